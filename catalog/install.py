@@ -29,7 +29,7 @@ import structlog
 
 from catalog.descriptions import routines
 from catalog.integrity import Damage, clear_way, damage, names_made, note, shown
-from catalog.ownership import UntrustedSchema, check_owners, revoke_create, untrusted
+from catalog.ownership import UntrustedSchema, check_owners, is_trusted, revoke_create, untrusted
 from catalog.pinned_settings import PINNED_PATH
 from catalog.registration import HAS_MEMBERS, register
 from catalog.session import ScriptSession, SqlError, SqlSession
@@ -160,12 +160,15 @@ async def install(
     *,
     system: System = STREAM_TABLES,
     schema: str | None = None,
+    anew: bool = False,
 ) -> InstallResult:
     """Bring a system's catalog in the session's database up to date. The session must be outside a transaction.
 
     A movable system is upgraded where it is; with `schema` it is made there, and if it is somewhere else without
-    being in use, no longer there. What was dropped or changed since is made again. Costs three small queries where
-    there is nothing to do (four for a movable system). Several servers may do this at once; one of them does the work.
+    being in use, no longer there. What was dropped or changed since is made again. Of stream tables that are
+    `uninstalled` only the part is looked after that the server itself and the other systems need, unless they shall be
+    made `anew`. Costs a few small queries where there is nothing to do. Several servers may do this at once; one of
+    them does the work.
     Raises SqlError: 42501 naming the right that is missing, 0A000 for a server that is too old, 42710 where the schema
     belongs to something else, and whatever PostgreSQL says to a script (nothing is left behind then). It is an
     UntrustedSchema where the schema, or something in it, belongs to another role.
@@ -173,29 +176,46 @@ async def install(
     scripts = scripts or bundled_scripts(system)
     place = schema or await _place(session, system)
     (present,), superuser, role = await _present_states(session, [place])
-    warnings = _without_superuser(system, role) if not superuser else ()
-    damaged: list[Damage] = []
-    if _is_current(present, scripts, superuser) and not await untrusted(session, {system: place}):
-        damaged = await _damage(session, {system: place}, scripts)
-        warnings += _lost(system, damaged)
-        if not any(one.can_be_repaired for one in damaged):
-            await register(session, {system: place}, superuser=superuser)
-            return InstallResult(present, changed=False, warnings=warnings + await _missing(session, system))
+    gone = await _is_gone(session, system)
+    registered = {} if gone and not anew else {system: place}
+    warnings = _without_superuser(registered, role, superuser=superuser)
+    found = None if gone and anew else await _examined(session, scripts, system, place)
+    damaged = found or []
+    repairable = _repairable(damaged)
+    warnings += _lost(system, damaged)
+    if found is not None and not repairable:
+        await register(session, registered, superuser=superuser)
+        return InstallResult(present, changed=False, warnings=warnings + await _missing(session, system))
     try:
-        changed = await _install_and_commit(session, scripts, system, schema)
+        changed = await _install_and_commit(session, scripts, system, schema, anew=anew)
     except SqlError as error:
-        if not damaged or error.is_of_connection or isinstance(error, UntrustedSchema):
+        if not damaged or _ends_all(error):
             raise
         # What is left of it works as well as before.
         warnings += (f"{system.title} are damaged and could not be repaired ({error.message}): {shown(damaged)}",)
         return InstallResult(present, changed=False, warnings=warnings)
-    await register(session, {system: place}, superuser=superuser)
-    repaired = tuple(one for one in damaged if changed and one.can_be_repaired)
+    await register(session, registered, superuser=superuser)
     warnings += await _missing(session, system)
+    repaired = repairable if changed else ()
     return InstallResult(scripts.state(superuser=superuser), changed=changed, warnings=warnings, repaired=repaired)
 
 
-_UNINSTALLED = "SELECT EXISTS (SELECT FROM pgtrickle.pgt_uninstalled WHERE extension = $1::text)"
+def _ends_all(error: SqlError) -> bool:
+    """Whether what is there cannot be used, either."""
+    return error.is_of_connection or isinstance(error, UntrustedSchema)
+
+
+_NOTES_OF_UNINSTALLED = f"""
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid
+    WHERE n.nspname = '{STREAM_TABLES.schema}' AND c.relname = 'pgt_uninstalled' AND c.relkind = 'r'
+      AND {is_trusted("n.nspowner")} AND {is_trusted("c.relowner")})
+"""
+"""Of a user's own schema nothing is read."""
+
+_UNINSTALLED = "SELECT u.extension FROM pgtrickle.pgt_uninstalled u"
+
+_DROP_INTERFACE = "SELECT pgtrickle._drop_interface(false)"
 
 _FORGET_UNINSTALLED = """
 DO $$ BEGIN
@@ -206,37 +226,62 @@ END $$
 """
 
 
-async def uninstalled(session: SqlSession, system: System) -> str | None:
-    """What to say of a system that somebody has taken out of the database, where stream tables are installed.
+async def uninstalled(session: SqlSession) -> frozenset[System]:
+    """The systems that somebody has taken out of the database: a server does not install them by itself.
 
-    None if nobody has: then it may be installed at first use. Raises SqlError.
+    Raises SqlError.
     """
-    ((found,),) = await session.fetch(_UNINSTALLED, system.extension)
-    if not found:
-        return None
-    return (
+    ((noted,),) = await session.fetch(_NOTES_OF_UNINSTALLED)
+    gone = {str(extension) for (extension,) in await session.fetch(_UNINSTALLED)} if noted else set()
+    return frozenset(system for system in SYSTEMS if system.extension in gone)
+
+
+IS_UNINSTALLED = (
+    "(pg_catalog.to_regclass('pgtrickle.pgt_uninstalled') IS NOT NULL"
+    " AND pg_catalog.to_regprocedure('pgtrickle.version()') IS NULL)"
+)
+"""An expression: whether stream tables are uninstalled, where they are installed. Reads PostgreSQL's catalogs alone."""
+
+
+async def _is_gone(session: SqlSession, system: System) -> bool:
+    """Whether stream tables are uninstalled, of which a part stays. Of the others nothing does."""
+    return system is STREAM_TABLES and system in await uninstalled(session)
+
+
+def how_to_return(gone: Iterable[System]) -> str | None:
+    """What new sessions are told of systems that were taken out of their database, None where none was.
+
+    >>> how_to_return([STREAM_TABLES])
+    'stream tables have been uninstalled from this database: CREATE EXTENSION pg_trickle makes them anew'
+    """
+    said = (
         f"{system.title} have been uninstalled from this database: CREATE EXTENSION {system.extension} makes them anew"
+        for system in SYSTEMS
+        if system in gone
     )
+    return "; ".join(said) or None
 
 
-async def in_order(session: SqlSession) -> dict[System, InstallResult]:
+async def in_order(session: SqlSession, gone: frozenset[System] = frozenset()) -> dict[System, InstallResult]:
     """What `install` would find of each system, if there is nothing to do for any of them; otherwise nothing.
 
-    Costs as many queries for all of them as `install` takes for one. Raises SqlError.
+    `gone` are those that are `uninstalled`: nothing is said of them, but of stream tables, of which the part is looked
+    at that the others need. Costs as many queries for all of them as `install` takes for one. Raises SqlError.
     """
-    places = {system: await _place(session, system) for system in SYSTEMS}
+    places = {system: await _place(session, system) for system in SYSTEMS if system not in gone - {STREAM_TABLES}}
     states, superuser, role = await _present_states(session, places.values())
     present = dict(zip(places, states, strict=True))
-    if not all(_is_current(present[system], bundled_scripts(system), superuser) for system in SYSTEMS):
+    if not all(_is_current(present[system], bundled_scripts(system), superuser) for system in places):
         return {}
     if await untrusted(session, places) or await _damage(session, places):
         return {}
-    await register(session, places, superuser=superuser)
+    registered = {system: place for system, place in places.items() if system not in gone}
+    await register(session, registered, superuser=superuser)
     warnings = {
-        system: (() if superuser else _without_superuser(system, role)) + await _missing(session, system)
-        for system in SYSTEMS
+        system: _without_superuser({system} - gone, role, superuser=superuser) + await _missing(session, system)
+        for system in places
     }
-    return {system: InstallResult(present[system], changed=False, warnings=warnings[system]) for system in SYSTEMS}
+    return {system: InstallResult(present[system], changed=False, warnings=warnings[system]) for system in places}
 
 
 async def examine(session: SqlSession, system: System = STREAM_TABLES) -> list[Damage] | None:
@@ -244,12 +289,19 @@ async def examine(session: SqlSession, system: System = STREAM_TABLES) -> list[D
 
     That is where the system is not installed, by another version, or by somebody who is not trusted. Raises SqlError.
     """
-    scripts = bundled_scripts(system)
-    place = await _place(session, system)
+    return await _examined(session, bundled_scripts(system), system, await _place(session, system))
+
+
+async def _examined(session: SqlSession, scripts: Scripts, system: System, place: str) -> list[Damage] | None:
     (present,), superuser, _ = await _present_states(session, [place])
     if not _is_current(present, scripts, superuser) or await untrusted(session, {system: place}):
         return None
-    return await _damage(session, {system: place})
+    return await _damage(session, {system: place}, scripts)
+
+
+def _repairable(damaged: Iterable[Damage]) -> tuple[Damage, ...]:
+    """What running the scripts again makes of it."""
+    return tuple(one for one in damaged if one.can_be_repaired)
 
 
 class Due(StrEnum):
@@ -307,9 +359,11 @@ async def _damage(session: SqlSession, places: Mapping[System, str], scripts: Sc
     )
 
 
-def _without_superuser(system: System, role: str) -> tuple[str, ...]:
+def _without_superuser(systems: Iterable[System], role: str, *, superuser: bool) -> tuple[str, ...]:
     """What works less where the role that installs is no superuser."""
-    return (system.without_superuser.format(role=role),) if system.without_superuser else ()
+    if superuser:
+        return ()
+    return tuple(system.without_superuser.format(role=role) for system in systems if system.without_superuser)
 
 
 def _lost(system: System, damaged: list[Damage]) -> tuple[str, ...]:
@@ -317,10 +371,12 @@ def _lost(system: System, damaged: list[Damage]) -> tuple[str, ...]:
     return (f"{system.title} have lost what cannot be made again: {shown(lost)}",) if lost else ()
 
 
-async def _install_and_commit(session: ScriptSession, scripts: Scripts, system: System, schema: str | None) -> bool:
+async def _install_and_commit(
+    session: ScriptSession, scripts: Scripts, system: System, schema: str | None, *, anew: bool
+) -> bool:
     await session.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
-        changed = await install_in_transaction(session, scripts, system=system, schema=schema)
+        changed = await install_in_transaction(session, scripts, system=system, schema=schema, anew=anew)
         await session.execute("COMMIT")
     except BaseException as error:
         await session.execute("ROLLBACK")
@@ -366,6 +422,7 @@ async def install_in_transaction(
     *,
     system: System = STREAM_TABLES,
     schema: str | None = None,
+    anew: bool = False,
 ) -> bool:
     """Like `install`, inside the session's READ COMMITTED transaction. Returns whether there was anything to do."""
     scripts = scripts or bundled_scripts(system)
@@ -378,9 +435,10 @@ async def install_in_transaction(
     await _check_rights(session, system, place)
     await check_owners(session, system, place)
     (present,), superuser, _ = await _present_states(session, [place])
-    repairing = _is_current(present, scripts, superuser)
+    gone = await _is_gone(session, system)
+    repairing = _is_current(present, scripts, superuser) and not (anew and gone)
     damaged = await _damage(session, {system: place}, scripts) if repairing else []
-    if repairing and not any(one.can_be_repaired for one in damaged):
+    if repairing and not _repairable(damaged):
         return False  # another server was faster
     await clear_way(session, damaged)
     if schema is not None:
@@ -395,7 +453,7 @@ async def install_in_transaction(
         await revoke_create(session, [place, *system.beside])
     await check_owners(session, system, place)  # of what the scripts found to be there already
     await _record(session, versions, "functions", state)
-    await session.execute(_FORGET_UNINSTALLED.format(system.extension))
+    await session.execute(_DROP_INTERFACE if gone and not anew else _FORGET_UNINSTALLED.format(system.extension))
     await note(session, versions, list(_names(scripts, system, place)), [place, *system.beside])
     await session.execute(f"COMMENT ON SCHEMA {extschema} IS '{state}'")
     log.info("catalog repaired" if repairing else "catalog installed", state=state, schema=place)

@@ -113,6 +113,13 @@ class RequestSession(SqlSession, Protocol):
         """COMMIT what has been done and BEGIN ISOLATION LEVEL `isolation`. Only where `autocommit`."""
         ...
 
+    async def commit_before(self) -> bool:
+        """COMMIT what has been done so far, and BEGIN anew, where no transaction block of the client's is open.
+
+        Whether that was so. Raises SqlError.
+        """
+        ...
+
     async def abandon(self) -> None:
         """ROLLBACK what has been done since the last COMMIT, and BEGIN anew; only where `autocommit`.
 

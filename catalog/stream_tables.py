@@ -91,7 +91,7 @@ FROM (
 CROSS JOIN pgtrickle.pgt_stream_tables s
 LEFT JOIN (
     -- There are many stream tables, and few schedules.
-    SELECT schedule, pgtrickle.parse_duration_seconds(schedule)::double precision AS seconds
+    SELECT schedule, pgtrickle._duration_seconds(schedule)::double precision AS seconds
     FROM pgtrickle.pgt_stream_tables
     GROUP BY schedule
 ) AS c USING (schedule)

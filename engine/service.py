@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -11,10 +12,11 @@ from functools import partial
 from typing import Any, Protocol
 
 import structlog
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from catalog.install import InstallResult, in_order, install, uninstalled
+from catalog.install import InstallResult, how_to_return, in_order, install, uninstalled
 from catalog.ownership import UntrustedSchema, installed_query
-from catalog.session import RequestSession, SqlError
+from catalog.session import RequestSession, SqlError, SqlSession
 from catalog.systems import QUEUES, REGISTERS, STREAM_TABLES, System
 from catalog.values import Initiator
 from engine.capture.ahead import capturing_in
@@ -61,6 +63,11 @@ SELECT EXISTS (
 )
 """
 
+_SCHEMAS = """
+SELECT n.nspname::pg_catalog.text FROM pg_catalog.pg_namespace n
+WHERE n.nspname OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text[]) ORDER BY 1
+"""
+
 IN_TRANSACTION = "inside a transaction block"
 
 
@@ -93,6 +100,10 @@ class _Database:
     mirrors: Maintenance | None
     hub: Hub
     callers: Callers
+    told: str | None
+    """What new sessions are told, where something has been taken out of the database."""
+    changing_until: float = -math.inf
+    """Up to when, on the monotonic clock, a commit may take something out of it."""
 
 
 @dataclass(slots=True)
@@ -139,21 +150,22 @@ class Engine:
         Returns a warning for the client if the catalog could not be installed.
         """
         if database in self._databases:
-            return self._databases[database].clock.uninstalled
+            return self._databases[database].told
         if database in ("template0", "template1"):
             return None
         async with self._opened(database):
             if database in self._databases:
-                return self._databases[database].clock.uninstalled
+                return self._databases[database].told
             pool = DatabasePool(database, self.connect_arguments, max_size=MOST_WORKERS + OTHER_CONNECTIONS)
             try:
                 async with pool.session() as session:
-                    found = await in_order(session)
+                    gone = await uninstalled(session)
+                    found = await in_order(session, gone)
                     result = found.get(STREAM_TABLES) or await install(session)
-                    gone = None if QUEUES in found else await uninstalled(session, QUEUES)
-                    absent = [
-                        gone or await self._install_beside(session, database, QUEUES, found.get(QUEUES)),
-                        await self._install_beside(session, database, REGISTERS, found.get(REGISTERS)),
+                    absent = [how_to_return(gone)] + [
+                        await self._install_beside(session, database, system, found.get(system))
+                        for system in (QUEUES, REGISTERS)
+                        if system not in gone
                     ]
                     callers = Callers(pool, await has_callers(session))
             except SqlError as error:
@@ -179,6 +191,11 @@ class Engine:
         """Whether functions of the catalog may be called for a client: nobody else has put something in their place."""
         return database not in self._untrusted
 
+    def uninstalled(self, database: str) -> str | None:
+        """What is told of extensions that somebody has taken out of the database, None if nobody has."""
+        entry = self._databases.get(database)
+        return entry.told if entry is not None else None
+
     def look_for_callers(self, database: str, found: Callable[[], None]) -> None:
         """Call `found` if a database has something that may make requests without being named by statements.
 
@@ -189,6 +206,28 @@ class Engine:
             found()
         elif entry is not None and entry.callers.to_be_looked_for:
             self._in_background(self._look_for_callers(database, entry.callers, found))
+
+    def _look_for_uninstalled(self, database: str) -> None:
+        """See what somebody has taken out of a database, so that new sessions can be told. Never blocks."""
+        entry = self._databases.get(database)
+        if entry is not None:
+            self._in_background(self._see_uninstalled(database, entry))
+
+    async def _see_uninstalled(self, database: str, entry: _Database) -> None:
+        """The same at once. Where stream tables are uninstalled there is nothing to be scheduled."""
+        try:
+            async with entry.pool.session() as session:
+                gone = await uninstalled(session)
+        except SqlError as error:
+            logger.warning("not known what was uninstalled", database=database, error=error.message)
+            return
+        if self._databases.get(database) is not entry:
+            return
+        entry.told = how_to_return(gone)
+        if STREAM_TABLES in gone:
+            await entry.scheduler.worker.stop()
+        else:
+            entry.scheduler.worker.start()
 
     async def _look_for_callers(self, database: str, callers: Callers, found: Callable[[], None]) -> None:
         try:
@@ -214,8 +253,8 @@ class Engine:
         _log_repaired(database, system, result)
         return None
 
-    def _take_up(self, name: str, pool: DatabasePool, callers: Callers, gone: str | None) -> None:
-        """Begin to serve a database; `gone` is what clients are told where queues have been uninstalled."""
+    def _take_up(self, name: str, pool: DatabasePool, callers: Callers, gone: frozenset[System]) -> None:
+        """Begin to serve a database, of which some systems may be uninstalled."""
         spark = self.spark_for(pool)
 
         async def refresh(unit: Unit, job: Job, limit: float | None) -> Turn:
@@ -234,7 +273,7 @@ class Engine:
             return await worker.carry_out_of_band(pool, role, spark, limit)
 
         scheduler = Scheduler(pool, refresh, carry_out, partial(note_waiting, pool), partial(note_skipped, pool))
-        clock = QueueTicker(pool, uninstalled=gone)
+        clock = QueueTicker(pool, absent=lambda: self._look_for_uninstalled(name))
         sources = SourceClock(pool, committed=lambda: self.committed(name))
         hub = Hub(pool)
         history = HistoryClock(pool, ticking=lambda: hub.is_ticking)
@@ -244,9 +283,22 @@ class Engine:
         working = (scheduler, clock, sources, history, CaptureMaintenance(pool), wal, registers, mirrors)
         workers = [each.worker for each in working if each is not None]
         for number, each in enumerate(workers):
+            if each is scheduler.worker and STREAM_TABLES in gone:
+                continue
             each.start(after=max(0, number - 1) * FIRST_LOOKS_APART)  # the scheduler has a connection of its own
         self._databases[name] = _Database(
-            pool, scheduler, clock, sources, history, registers, workers, spark, mirrors, hub, callers
+            pool,
+            scheduler,
+            clock,
+            sources,
+            history,
+            registers,
+            workers,
+            spark,
+            mirrors,
+            hub,
+            callers,
+            how_to_return(gone),
         )
 
     async def release_database(self, database: str, role: str) -> None:
@@ -336,6 +388,8 @@ class Engine:
             entry.history.committed()
             if entry.mirrors is not None:
                 entry.mirrors.wake()
+            if time.monotonic() < entry.changing_until:
+                self._look_for_uninstalled(database)
 
     def sent(self, database: str) -> None:
         """A session that sends events to queues or makes registers has ended a transaction: let their engines look."""
@@ -354,14 +408,14 @@ class Engine:
         spark: Spark = entry.spark if session.autocommit else NoSpark(IN_TRANSACTION, entry.spark.lake)
 
         async def installer(system: System, schema: str | None) -> bool:
-            changed = await self._install_again(entry.pool, system, schema)
-            if system is QUEUES:
-                entry.clock.uninstalled = None
+            changed = await self._install_again(entry.pool, session, system, schema)
+            await self._see_uninstalled(session.database, entry)
             return changed
 
         def expect() -> None:
             entry.sources.expect()
             entry.history.expect()
+            entry.changing_until = time.monotonic() + DISCOVERY_INTERVAL
 
         with capturing_in(entry.pool.session):
             await self._carry_out(session, entry.pool, spark, installer, expect)
@@ -396,15 +450,35 @@ class Engine:
             self._in_background(worker.undo(pool, created))
             raise
 
-    async def _install_again(self, pool: DatabasePool, system: System, schema: str | None) -> bool:
+    async def _install_again(
+        self, pool: DatabasePool, client: RequestSession, system: System, schema: str | None
+    ) -> bool:
         """Install what was dropped, or what shall be elsewhere, in a transaction of the engine's own. Raises SqlError.
 
         Gives whether there was anything to do. Whoever asks may hold locks in the transaction that waits for this.
         """
         async with pool.session() as own:
+            if await _sees_otherwise(own, client, [schema or system.schema, system.schema]):
+                raise SqlError(
+                    "25001",
+                    f'extension "{system.extension}" cannot be created in the transaction that has created its schema, '
+                    "or has dropped it",
+                    detail="The server makes it in a transaction of its own, which does not see what this one does.",
+                    hint="Commit before.",
+                )
             await own.execute("SET lock_timeout = '5s'")
             try:
-                return (await install(own, system=system, schema=schema)).changed
+                async for (
+                    attempt
+                ) in AsyncRetrying(  # workers read the tables and views whose triggers and texts are made
+                    retry=retry_if_exception(lambda error: isinstance(error, SqlError) and error.sqlstate == "40P01"),
+                    wait=wait_random_exponential(multiplier=0.05, max=1.0),
+                    stop=stop_after_attempt(10),
+                    reraise=True,
+                ):
+                    with attempt:
+                        changed = (await install(own, system=system, schema=schema, anew=True)).changed
+                return changed
             finally:
                 await own.execute("RESET lock_timeout")
 
@@ -429,6 +503,7 @@ class Engine:
                 " AND pg_catalog.has_database_privilege(oid, 'CONNECT')"
             )
         for (name,) in rows:
+            self._look_for_uninstalled(name)
             if name not in self._databases and await self._has_catalog(name):
                 await self.database_ready(name)
 
@@ -446,6 +521,13 @@ class Engine:
                 return False
             finally:
                 await pool.close()
+
+
+async def _sees_otherwise(own: SqlSession, client: SqlSession, schemas: list[str]) -> bool:
+    """Whether a client's transaction has made or dropped schemas, or extensions, of which the engine sees nothing."""
+    ((gone,),) = await client.fetch("SELECT ARRAY(SELECT u.extension FROM pgtrickle.pgt_uninstalled u ORDER BY 1)")
+    seen = sorted(system.extension for system in await uninstalled(own))
+    return bool(gone != seen or await own.fetch(_SCHEMAS, schemas) != await client.fetch(_SCHEMAS, schemas))
 
 
 def _log_repaired(database: str, system: System, result: InstallResult) -> None:

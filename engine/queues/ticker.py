@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 import asyncpg
 import structlog
 
-from catalog.install import uninstalled
 from catalog.ownership import installed_query
 from catalog.session import SqlSession
 from catalog.systems import QUEUES
@@ -87,8 +86,8 @@ class QueueTicker(Candidate):
     lease = LEASE
 
     clock: Callable[[], float] = time.monotonic
-    uninstalled: str | None = None
-    """What a new session is told where somebody has taken queues out of the database."""
+    absent: Callable[[], None] = lambda: None
+    """Called where queues are not installed in the database: somebody may have taken them out."""
     _position: int | None = None
     _active_until: float = -math.inf
     _troubles: Backoff = field(default_factory=Backoff)
@@ -104,8 +103,8 @@ class QueueTicker(Candidate):
 
     async def _has_work(self, session: SqlSession) -> bool:
         ((installed,),) = await session.fetch(_INSTALLED)
-        self.uninstalled = None if installed else await uninstalled(session, QUEUES)
         if not installed:
+            self.absent()
             return False
         ((found,),) = await session.fetch(_FOUND)
         return bool(found)

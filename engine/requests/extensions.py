@@ -1,8 +1,9 @@
 """CREATE, ALTER and DROP EXTENSION of what the server installs.
 
 The server installs every system when a database is first used, so that creating finds it there, unless it has been
-dropped. Installing needs the engine's rights and is the engine's own transaction; dropping needs the rights of whoever
-asks, and is a part of the asking transaction.
+dropped. Installing needs the engine's rights and is the engine's own transaction, before which is committed what comes
+before the statement in its query string; dropping needs the rights of whoever
+asks, and is a part of the asking transaction. What has been dropped is not installed again by itself.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 
 from catalog.install import quoted, schema_of
 from catalog.registration import HAS_MEMBERS
-from catalog.session import RequestSession, SqlError
+from catalog.session import RequestSession, Row, SqlError
 from catalog.systems import STREAM_TABLES, SYSTEMS, VERSION, System
+from engine.session.transactions import local_setting
 
 Installer = Callable[[System, str | None], Awaitable[bool]]
 """Installs or upgrades a system in the session's database, in a certain schema if one is named.
@@ -75,12 +77,15 @@ async def _asked(session: RequestSession, system: System, arguments: dict[str, o
     schema = (await schema_of(session, system, of_client=True) if system.movable else None) or system.schema
     ((present, owner, may_create),) = await session.fetch(
         "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = $1::pg_catalog.text AND c.relname = $2::pg_catalog.text), "
+        " WHERE n.nspname = $1::pg_catalog.text AND c.relname = $2::pg_catalog.text)"
+        " AND NOT EXISTS (SELECT FROM pgtrickle.pgt_uninstalled u"
+        " WHERE u.extension OPERATOR(pg_catalog.=) $3::pg_catalog.text), "
         "coalesce((SELECT pg_catalog.pg_has_role(n.nspowner, 'USAGE') FROM pg_catalog.pg_namespace n"
         " WHERE n.nspname = $1::pg_catalog.text), false), "
         "pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')",
         schema,
         system.versions,
+        system.extension,
     )
     names = [None if arguments.get(key) is None else str(arguments[key]) for key in ("schema", "version")]
     return _Asked(
@@ -116,13 +121,14 @@ async def _create(session: RequestSession, asked: _Asked, installer: Installer) 
         )
     if schema is not None and schema != system.schema and not system.movable:
         raise SqlError("0A000", f'extension "{system.extension}" must be installed in schema "{system.schema}"')
-    if asked.present is None:
-        await installer(system, schema)
-    elif schema in (None, asked.present):
+    if asked.present is not None and schema in (None, asked.present):
         await _notice(session, f'extension "{system.extension}" already exists, skipping')
-    else:
+        return
+    if asked.present is not None:
         _check_owner(asked)
-        await installer(system, schema)
+    # Another connection makes it, which sees nothing of this transaction, and waits for its locks.
+    await session.commit_before()
+    await installer(system, schema)
 
 
 async def _alter(session: RequestSession, action: str, asked: _Asked, installer: Installer) -> None:
@@ -144,6 +150,7 @@ async def _alter(session: RequestSession, action: str, asked: _Asked, installer:
             f'extension "{name}" has no update path from version "{VERSION}" to version "{asked.version}"',
             hint="Start another version of Headwater, which brings up to date what is installed.",
         )
+    await session.commit_before()
     if not await installer(asked.system, None):
         await _notice(session, f'version "{VERSION}" of extension "{name}" is already installed')
 
@@ -187,36 +194,41 @@ def _check_version_name(version: str | None) -> None:
         raise SqlError("22023", f'invalid extension version name: "{version}"', detail=detail)
 
 
+_ENTRY = f"SELECT FROM pg_catalog.pg_extension e WHERE e.extname = $1::pg_catalog.text AND NOT {HAS_MEMBERS}"
+
+
 async def _drop(session: RequestSession, asked: _Asked) -> None:
     system, present = asked.system, asked.present
     if present is None:
-        entry = f"SELECT FROM pg_catalog.pg_extension e WHERE e.extname = $1::pg_catalog.text AND NOT {HAS_MEMBERS}"
-        if await session.fetch(entry, system.extension):  # somebody has dropped what it stood for
+        if await session.fetch(_ENTRY, system.extension):  # somebody has dropped what it stood for
             await session.execute(f'DROP EXTENSION "{system.extension}"')
             return
         if not asked.guarded:
             raise _missing(system)
         await _notice(session, f'extension "{system.extension}" does not exist, skipping')
         return
-    if system is STREAM_TABLES:
-        raise SqlError(
-            "0A000",
-            f'extension "{system.extension}" cannot be dropped while the server is running',
-            hint=f'Drop the stream tables; stop the server, then DROP SCHEMA "{system.schema}" CASCADE.',
-        )
     _check_owner(asked)
+    async with local_setting(session, "client_min_messages", "warning"):
+        if system is STREAM_TABLES:
+            await _drop_stream_tables(session, asked)
+        else:
+            await _drop_schemas(session, asked, present)
+    await session.fetch(_NOTE_UNINSTALLED, system.extension)
+
+
+_NOTE_UNINSTALLED = """
+INSERT INTO pgtrickle.pgt_uninstalled (extension) VALUES ($1::pg_catalog.text)
+ON CONFLICT (extension) DO NOTHING RETURNING extension
+"""
+
+
+async def _drop_schemas(session: RequestSession, asked: _Asked, present: str) -> None:
+    """Drop the schemas of a system. Raises SqlError 2BP01."""
+    system = asked.system
     if not asked.cascade:
         schemas = (present, *system.beside)
         parameters = ", ".join(f"${number + 1}::pg_catalog.text" for number in range(len(schemas)))
-        rows = await session.fetch(f"SELECT pgtrickle._dependents({parameters})", *schemas)
-        dependents = [str(name) for name in rows[0][0]]
-        if dependents:
-            raise SqlError(
-                "2BP01",
-                f"cannot drop extension {system.extension} because other objects depend on it",
-                detail="\n".join(f"{name} depends on extension {system.extension}" for name in dependents),
-                hint="Use DROP ... CASCADE to drop the dependent objects too.",
-            )
+        _refuse_over(system, await session.fetch(f"SELECT pgtrickle._dependents({parameters})", *schemas))
     if system.others:
         rows = await session.fetch(system.others.replace("@extschema@", quoted(present)))
         others = [str(name) for name in rows[0][0]]
@@ -227,12 +239,41 @@ async def _drop(session: RequestSession, asked: _Asked) -> None:
                 detail="\n".join(others),
                 hint="Drop them, or move them to another schema.",
             )
-    level = "SELECT pg_catalog.current_setting('client_min_messages')"
-    change = "SELECT pg_catalog.set_config('client_min_messages', $1::pg_catalog.text, true)"
-    before = str((await session.fetch(level))[0][0])
-    await session.fetch(change, "warning")
     await session.execute(f"DROP SCHEMA {', '.join((quoted(present), *system.beside))} CASCADE")
-    await session.fetch(change, before)
+
+
+async def _drop_stream_tables(session: RequestSession, asked: _Asked) -> None:
+    """Drop all of pg_trickle but for what the server itself, queues and registers need. Raises SqlError 2BP01, 25001.
+
+    Whoever refreshes, makes or changes anything is waited for, and sees it dropped afterwards: what has been made
+    must be seen here.
+    """
+    ((isolation,),) = await session.fetch("SELECT pg_catalog.current_setting('transaction_isolation')")
+    if isolation != "read committed":
+        raise SqlError(
+            "25001",
+            f"DROP EXTENSION {asked.system.extension} cannot run in a transaction above READ COMMITTED",
+            detail="Its snapshot may lack stream tables that others have made since.",
+            hint="BEGIN ISOLATION LEVEL READ COMMITTED, or SET default_transaction_isolation = 'read committed'.",
+        )
+    await session.fetch("SELECT pgtrickle._lock_contents()::pg_catalog.text")
+    if not asked.cascade:
+        _refuse_over(asked.system, await session.fetch("SELECT pgtrickle._contents()"))
+    await session.fetch("SELECT pgtrickle._drop_contents()::pg_catalog.text")
+    await session.fetch("SELECT pgtrickle._drop_interface($1::pg_catalog.bool)::pg_catalog.text", asked.cascade)
+    if await session.fetch(_ENTRY, asked.system.extension):
+        await session.execute(f'DROP EXTENSION "{asked.system.extension}"')
+
+
+def _refuse_over(system: System, rows: list[Row]) -> None:
+    """Raise SqlError 2BP01 if there are dependents: one row, an array of descriptions."""
+    if dependents := [str(name) for name in rows[0][0]]:
+        raise SqlError(
+            "2BP01",
+            f"cannot drop extension {system.extension} because other objects depend on it",
+            detail="\n".join(f"{name} depends on extension {system.extension}" for name in dependents),
+            hint="Use DROP ... CASCADE to drop the dependent objects too.",
+        )
 
 
 def _missing(system: System) -> SqlError:

@@ -118,7 +118,7 @@ class RequestHandling:
     plain: bool = False
     """Whether all arguments are texts, Booleans or null."""
     expects: bool = False
-    """Whether there may be a new source, or a new history, once the transaction commits."""
+    """Whether there may be a new source or history, or an extension less, once the transaction commits."""
 
 
 async def claim(session: SqlSession) -> list[Request]:
@@ -568,7 +568,8 @@ async def carry_out_all(
 ) -> list[int]:
     """Carry out every pending request of a relayed statement; returns the stream tables it created.
 
-    `expect` is called where a source may be created or a history be retained, once the transaction commits.
+    `expect` is called where a source may be created, a history be retained or an extension be dropped, once the
+    transaction commits.
 
     Where the relay opened the transaction around this one statement, creating takes two steps: capture is installed
     and committed, then the tables are populated from one fresh snapshot. The caller undoes the first step if the
@@ -630,7 +631,7 @@ KINDS: dict[RequestKind, RequestHandling] = {
         _copy, "COPY from a file works on connections through the server only", texts=("statement",)
     ),
     RequestKind.EXTENSION: RequestHandling(
-        _extension, "extensions are created and dropped on connections through the server only"
+        _extension, "extensions are created and dropped on connections through the server only", expects=True
     ),
     RequestKind.STATEMENT: RequestHandling(
         _statement,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from catalog.install import Due, due
+from catalog.install import Due, due, uninstalled
 from catalog.session import SqlError, SqlSession
 from catalog.settings import SETTINGS
 from catalog.systems import SYSTEMS
@@ -119,13 +119,16 @@ async def catalog(session: SqlSession, subject: Subject) -> Found:
     ((standby,),) = await session.fetch("SELECT pg_is_in_recovery()")
     if standby:
         return []
-    titles: dict[tuple[Outcome, str, str], list[str]] = {}
     said = {
         Due.NOTHING: "installed by this version",
         Due.UPGRADE: "installed by an earlier version, upgraded when the server first serves the database",
         Due.INSTALLATION: "not installed yet, and can be",
     }
+    gone = await uninstalled(session)
+    titles = {(OK, "uninstalled, CREATE EXTENSION makes them anew", ""): [s.title for s in SYSTEMS if s in gone]}
     for system in SYSTEMS:
+        if system in gone:
+            continue
         try:
             state = await due(session, system)
             backup = "Make a backup before: an earlier version cannot go on afterwards."
@@ -136,7 +139,9 @@ async def catalog(session: SqlSession, subject: Subject) -> Found:
             hint = f"{error.hint or ''} {error.detail or ''}".strip()
             one = (ERROR, error.message, " ".join(hint.split()))
         titles.setdefault(one, []).append(system.title)
-    return [(status, f"{', '.join(names)}: {message}", todo) for (status, message, todo), names in titles.items()]
+    return [
+        (status, f"{', '.join(names)}: {message}", todo) for (status, message, todo), names in titles.items() if names
+    ]
 
 
 async def wal_capture(session: SqlSession, subject: Subject) -> Found:

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from catalog.install import IS_UNINSTALLED
 from catalog.ownership import installed_query
 from catalog.systems import QUEUES, STREAM_TABLES
 from catalog.values import RefreshMode, RefreshStatus, Status
@@ -47,7 +48,8 @@ SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_database_size(pg_catalog.current_
        pg_catalog.to_regclass('pgtrickle.pgt_load_generators') IS NOT NULL AS has_subscriptions,
        pg_catalog.to_regclass('pgtrickle.pgt_leases') IS NOT NULL AS has_leases,
        pg_catalog.to_regprocedure('pgtrickle.xmin_holders()') IS NOT NULL AS has_monitoring,
-       pg_catalog.to_regclass('pgtrickle.pgt_stat_progress_refresh') IS NOT NULL AS has_progress
+       pg_catalog.to_regclass('pgtrickle.pgt_stat_progress_refresh') IS NOT NULL AS has_progress,
+       {IS_UNINSTALLED} AS uninstalled
 """
 """A user may have made schemas that look like ours: nothing but PostgreSQL's own catalog is read here."""
 
@@ -161,6 +163,8 @@ class _Overview:
     """Whether it says what subscriptions and its own tables take, and who keeps old rows."""
     has_progress: bool
     """Whether it shows refreshes under way."""
+    uninstalled: bool
+    """Whether stream tables have been dropped, with all that tells of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,12 +337,14 @@ def _database(connection: psycopg.Connection[tuple[object, ...]], name: str) -> 
         found.queues = _Queues(*row)  # type: ignore[arg-type]
     if not overview.installed:
         return found
+    if overview.has_leases:
+        found.leases = _leases(connection)
+    if overview.uninstalled:
+        return found
     found.stream_tables = _fetch(connection, _StreamTable, _STREAM_TABLES)
     found.failed_requests = [str(text) for (text,) in connection.execute(_FAILED_REQUESTS)]
     if overview.has_progress:
         found.under_way = _fetch(connection, _UnderWay, _UNDER_WAY)
-    if overview.has_leases:
-        found.leases = _leases(connection)
     if overview.has_monitoring:
         found.holding = [str(text) for (text,) in connection.execute(_HOLDING)]
         (found.own_tables,) = _fetch(connection, _OwnTables, _OWN_TABLES)
@@ -409,13 +415,19 @@ def _database_table(databases: list[_Database]) -> Table:
         table.add_row(
             escape(database.name),
             overview.size,
-            str(len(database.stream_tables)) if overview.installed else "not used yet",
+            _stream_tables(database),
             ("" if not overview.installed else f"runs ({backend})" if backend else "none"),
             str(database.queues.number) if database.queues else "",
             _clock(database.queues, database.leases.get(ticker.LEASE)),
             _registers(overview, database.leases.get(maintenance.LEASE)),
         )
     return table
+
+
+def _stream_tables(database: _Database) -> str:
+    if database.overview.installed and database.overview.uninstalled:
+        return "uninstalled"
+    return str(len(database.stream_tables)) if database.overview.installed else "not used yet"
 
 
 def _registers(overview: _Overview, worker: _Lease | None) -> str:

@@ -165,6 +165,7 @@ class Interceptor:
             in_our_transaction=self.own,
             requested=self.dialogue.requested,
             elsewhere=lambda: self.written_elsewhere(self.asked),
+            uninstalled=self.session.hooks.uninstalled(self.session.database),
         )
 
     async def ready(self, status: int, *, oldest: bool = False) -> None:
@@ -277,6 +278,7 @@ class Interceptor:
         session = RelayedSession(
             self.dialogue, self.session.database, self.status, self._check_cancelled, self._commit_for_restart
         )
+        session.own = self.own
         session.autocommit = self.own and self.alone
         self._injected = session
         loop = asyncio.get_running_loop()

@@ -37,6 +37,10 @@ class EngineInterface(Protocol):
         """Whether functions of the catalog may be called for a client: nobody else has put something in their place."""
         ...
 
+    def uninstalled(self, database: str) -> str | None:
+        """What is told of extensions that somebody has taken out of the database, None if nobody has."""
+        ...
+
     def look_for_callers(self, database: str, found: Callable[[], None]) -> None:
         """Call `found` if a database has something that may make requests without being named by statements.
 
@@ -73,6 +77,9 @@ class NoEngine:
 
     def is_trusted(self, database: str) -> bool:
         return True
+
+    def uninstalled(self, database: str) -> str | None:
+        return None
 
     def look_for_callers(self, database: str, found: Callable[[], None]) -> None:
         return None

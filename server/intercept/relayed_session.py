@@ -89,6 +89,8 @@ class RelayedSession:
         self.status = status
         """Transaction status after the last statement."""
         self.autocommit = False
+        self.own = False
+        """Whether the transaction is the relay's, and no block of the client's."""
         self.tag: str | None = None
         self.last_error: BackendError | None = None
         self.busy = False
@@ -172,6 +174,17 @@ class RelayedSession:
         await self._commit()
         await self.execute(f"BEGIN ISOLATION LEVEL {isolation}")
         await self.pin()
+
+    async def commit_before(self) -> bool:
+        """See `RequestSession.commit_before`."""
+        if not self.own:
+            return False
+        if self.disturbed:
+            await self.unpin()
+        await self._commit()
+        await self.execute("BEGIN")
+        await self.pin()
+        return True
 
     async def abandon(self) -> None:
         """ROLLBACK what has been done since the last COMMIT, and BEGIN anew, also after a cancel."""

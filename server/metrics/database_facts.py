@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from catalog.install import schema_of
+from catalog.install import IS_UNINSTALLED, schema_of
 from catalog.ownership import installed_query
 from catalog.session import SqlError, Value
 from catalog.systems import QUEUES, REGISTERS, STREAM_TABLES
@@ -178,7 +178,7 @@ class DatabaseFacts:
         await self._question(session, found, "database", _DATABASE)
         most = self.most + 1
         ((streams, queues),) = await session.fetch(
-            f"SELECT ({installed_query(STREAM_TABLES)}), ({installed_query(QUEUES)})"
+            f"SELECT ({installed_query(STREAM_TABLES)}) AND NOT {IS_UNINSTALLED}, ({installed_query(QUEUES)})"
         )
         if streams:
             await self._question(session, found, "stream_tables", _STREAM_TABLES, most)

@@ -14,6 +14,7 @@ _NO_ENDING = (
     " ROLLBACK. Call the function outside the procedure."
 )
 _NOT_FOUND = (b"42P01", b"42704")
+_MISSING = (b"42P01", b"42883")
 _NOT_YET = (
     "What a function or block asks the engine for is done when its statement has been answered. Make the stream table"
     " in a statement of its own, and wait for its result, before what reads it."
@@ -53,11 +54,13 @@ def explained(
     in_our_transaction: bool,
     requested: bool = False,
     elsewhere: Callable[[], str | None] = lambda: None,
+    uninstalled: str | None = None,
 ) -> bytes:
     """An ErrorResponse of a statement of the client's, which may run in a transaction that it does not know of.
 
     `requested`: the statement had asked the engine for something, which it may then not have found.
     `elsewhere` gives the name in the schema `pgtrickle` by which it changes what is not there, if it does.
+    `uninstalled` tells what has been taken out of the database, if anything has.
     """
     fields = m.report_fields(response[5:])
     before = dict(fields)
@@ -67,6 +70,8 @@ def explained(
         fields.setdefault("H", _NOT_YET.encode())
     if fields.get("C") in _NOT_FOUND and (name := elsewhere()) is not None and name.isascii():
         fields.setdefault("H", _ELSEWHERE.format(quote(name)).encode())
+    if uninstalled is not None and fields.get("C") in _MISSING and b"pgtrickle." in fields.get("M", b""):
+        fields["H"] = uninstalled.encode()
     return without_own_context(response if fields == before else m.rebuild_report(m.ERROR, fields))
 
 

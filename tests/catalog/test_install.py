@@ -339,6 +339,29 @@ def test_queues_and_registers_are_put_back(dsn: str, bare_connect: Connect, syst
     assert not install_into(dsn, system=system).changed
 
 
+def test_an_upgrade_makes_of_what_was_dropped_only_what_the_others_need(dsn: str, bare_connect: Connect) -> None:
+    install_into(dsn)
+    connection = bare_connect()
+    connection.execute("SELECT pgtrickle._drop_contents(), pgtrickle._drop_interface(false)")
+    connection.execute("INSERT INTO pgtrickle.pgt_uninstalled (extension) VALUES ('pg_trickle')")
+    left = (
+        "SELECT to_regprocedure('pgtrickle.version()') IS NOT NULL,"
+        " to_regclass('pgtrickle.pgt_cdc_status') IS NOT NULL,"
+        " EXISTS (SELECT FROM pg_event_trigger WHERE evtname ~ '^pg_trickle'),"
+        " to_regprocedure('pgtrickle._version_more()') IS NOT NULL"
+    )
+    assert not install_into(dsn).changed
+    old = bundled_scripts()
+    more = "CREATE OR REPLACE FUNCTION pgtrickle._version_more() RETURNS int LANGUAGE sql AS 'SELECT 1'"
+    new = Scripts(old.migrations, (*old.functions, Script("99_more", more)), old.superuser)
+    assert install_into(dsn, new).changed
+    assert connection.execute(left).fetchone() == (False, False, False, True)
+    assert not install_into(dsn, new).changed
+    connection.execute("DROP FUNCTION pgtrickle._notice")
+    assert [damage.name for damage in install_into(dsn, new).repaired] == ["pgtrickle._notice(text, text, text)"]
+    assert connection.execute(left).fetchone() == (False, False, False, True)
+
+
 def test_registers_in_a_schema_of_the_users_choice_are_put_back(dsn: str, bare_connect: Connect) -> None:
     install_into(dsn)
     install_into(dsn, system=REGISTERS, schema="Two Words")

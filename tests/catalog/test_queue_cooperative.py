@@ -362,3 +362,27 @@ def test_two_workers_that_start_cold_found_one_group(queue: Queue, queue_databas
 @pytest.mark.parametrize("names", [("", "a"), ("team", ""), ("team", None)])
 def test_names_must_not_be_empty(queue: Queue, names: tuple[str, str | None]) -> None:
     assert "must not be empty" in str(queue.fails("SELECT pgque.register_subconsumer(%s, %s, %s)", queue.name, *names))
+
+
+def test_a_worker_gets_the_first_events_behind_quiet_times(queue: Queue) -> None:
+    assert receive(queue, "a") == []
+    for _ in range(5):
+        queue.tick()
+    queue.send("late")
+    queue.tick()
+    ((batch, payload),) = receive(queue, "a")
+    assert payload == "late"
+    assert subscriptions(queue)["team.a"] == ("coop_member", batch)
+    queue.value("SELECT pgque.ack(%s)", batch)
+    assert receive(queue, "b") == []
+    assert subscriptions(queue)["team.b"] == ("coop_member", None)
+
+
+def test_a_call_passes_over_a_thousand_quiet_ticks_at_most(queue: Queue) -> None:
+    assert receive(queue, "a") == []
+    for _ in range(1001):
+        queue.tick()
+    queue.send("late")
+    queue.tick()
+    assert receive(queue, "a") == []
+    assert [payload for _, payload in receive(queue, "a")] == ["late"]

@@ -213,6 +213,44 @@ def test_a_row_of_another_installations_list_has_defaults(registers: Database) -
     registers.run("ROLLBACK")
 
 
+def test_a_register_of_another_installation_is_taken_over_by_its_movements(registers: Database) -> None:
+    """Its dump has the row, and tables of its own making; none of them is dropped, or taken for the register's."""
+    registers.run("BEGIN")
+    registers.run(
+        "INSERT INTO accum._registers (name, kind, dimensions, resources, recorder_type)"
+        """ VALUES ('depot', 'balance', '{"product": "int"}', '{"quantity": "numeric(18,4)"}', 'text')"""
+    )
+    registers.run(
+        "CREATE TABLE accum.depot_movements (id uuid DEFAULT gen_random_uuid(), recorder text, period timestamptz,"
+        " product int, quantity numeric(18,4)) PARTITION BY RANGE (period)"
+    )
+    registers.run("CREATE TABLE accum.depot_movements_2026_04 PARTITION OF accum.depot_movements DEFAULT")
+    registers.run("INSERT INTO accum.depot_movements VALUES (DEFAULT, 'receipt:1', '2026-04-18', 42, 100)")
+    registers.run("SAVEPOINT loaded")
+    movement = '{"recorder": "receipt:2", "period": "2026-04-19", "product": 42, "quantity": 1}'
+    with pytest.raises(psycopg.Error) as refused:
+        registers.run("SELECT accum.register_post('depot', %s::jsonb)", movement)
+    assert refused.value.diag.message_primary == 'register "depot" was made by another installation'
+    assert "register_drop('depot'), which drops none of them" in str(refused.value.diag.message_hint)
+    registers.run("ROLLBACK TO loaded; SELECT accum.register_drop('depot')")
+    assert registers.rows("SELECT recorder, quantity FROM accum.depot_movements") == [("receipt:1", 100)]
+    registers.run("ROLLBACK TO loaded; CREATE SCHEMA former")
+    for (statement,) in registers.rows(
+        "SELECT format('ALTER TABLE %s SET SCHEMA former', c.oid::regclass) FROM pg_class c"
+        " WHERE c.relnamespace = 'accum'::regnamespace AND c.relname LIKE 'depot\\_%' AND c.relkind IN ('r', 'p')"
+    ):
+        registers.run(statement)
+    registers.run("SELECT accum.register_drop('depot')")
+    registers.run("""SELECT accum.register_create('depot', '{"product": "int"}', '{"quantity": "numeric(18,4)"}')""")
+    registers.run(
+        "INSERT INTO accum.depot_movements (recorder, period, product, quantity)"
+        " SELECT recorder, period, product, quantity FROM former.depot_movements"
+    )
+    registers.run("SELECT accum.register_post('depot', %s::jsonb)", movement)
+    assert registers.value("SELECT accum.depot_balance()::text") == '{"quantity": 101.0000}'
+    registers.run("ROLLBACK")
+
+
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 

@@ -152,10 +152,16 @@ $$;
 
 -- Raises 42704, since there is no register of this name.
 CREATE OR REPLACE FUNCTION accum_internal._no_register(name text) RETURNS void
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
 BEGIN
     IF name IS NULL THEN
         RAISE EXCEPTION 'name of the register must not be null' USING ERRCODE = '22004';
+    ELSIF EXISTS (SELECT FROM @extschema@._registers AS g WHERE g.name = name AND g.movements IS NULL) THEN
+        RAISE EXCEPTION 'register "%" was made by another installation', name USING ERRCODE = '55000',
+            DETAIL = 'Its row was loaded into the list of registers. Tables of its name are not the register''s.',
+            HINT = format('Move these tables to another schema, SELECT @extschema@.register_drop(%L), which drops none of them, create the '
+                          'register and insert their movements into it.', name);
     END IF;
     RAISE EXCEPTION 'register "%" does not exist', name USING ERRCODE = '42704';
 END $$;
@@ -179,7 +185,8 @@ END $$;
 
 
 -- A register whose tables are where they were made, and its owner's. What is found by their names is never somebody else's. Raises
--- 42704, and 55000 where they are not.
+-- 42704, and 55000 where they are not, or where the row of the list comes from another installation: tables that this one has not made
+-- have other columns, keys and triggers.
 CREATE OR REPLACE FUNCTION accum_internal._register(p_name text) RETURNS @extschema@._registers
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -187,7 +194,9 @@ DECLARE
     owner CONSTANT oid := accum_internal._owner_of(r);
     stranger text;
 BEGIN
-    IF owner IS NULL THEN
+    IF r.movements IS NULL THEN
+        PERFORM accum_internal._no_register(p_name);
+    ELSIF owner IS NULL THEN
         RAISE EXCEPTION 'register "%" has lost its tables', p_name USING ERRCODE = '55000',
             HINT = format('SELECT @extschema@.register_drop(%L) removes what is left of it.', p_name);
     END IF;

@@ -130,7 +130,7 @@ $$;
 
 
 -- The same with the rights of the server's role, for the caller. Of what has a name of the register's, only the owner's is dropped;
--- partitions that have been detached are the register's, too.
+-- partitions that have been detached are the register's, too. Of a register of another installation nothing is but its row.
 CREATE OR REPLACE FUNCTION accum_internal._drop_register(caller name, arguments jsonb) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -155,6 +155,9 @@ BEGIN
         END IF;
     END IF;
     DELETE FROM @extschema@._registers AS g WHERE g.name = register;
+    IF r.movements IS NULL THEN
+        RETURN;  -- another installation's: this one has made none of what has its name
+    END IF;
     IF r.high_write AND owner IS NOT NULL THEN
         PERFORM accum_internal._discard_delta_buffer(r);
     END IF;

@@ -285,7 +285,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
 $$;
 
 
--- Messages for a subconsumer. A batch without events is finished at once, and nothing is returned.
+-- Messages for a subconsumer, of the first batch that has any: batches without events are finished, up to a thousand in a call.
 CREATE OR REPLACE FUNCTION pgque.receive_coop(
     queue text, consumer text, subconsumer text, max_return int DEFAULT 100, dead_interval interval DEFAULT NULL
 ) RETURNS SETOF pgque.message
@@ -296,14 +296,14 @@ BEGIN
     IF max_return IS NULL OR max_return < 1 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('max_return must be >= 1, got %s', coalesce(max_return::text, 'null'));
     END IF;
-    batch := pgque.next_batch(queue, consumer, subconsumer, dead_interval);
-    IF batch IS NULL THEN
-        RETURN;
-    END IF;
-    RETURN QUERY
-        SELECT e.ev_id, batch, e.ev_type, e.ev_data, e.ev_retry, e.ev_time, e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4
-          FROM pgque.get_batch_events(batch) e LIMIT max_return;
-    IF NOT FOUND THEN
+    -- Each that is passed over writes the subconsumer's row, whose versions stay until the transaction ends.
+    FOR turn IN 1 .. 1000 LOOP
+        batch := pgque.next_batch(queue, consumer, subconsumer, dead_interval);
+        EXIT WHEN batch IS NULL;
+        RETURN QUERY
+            SELECT e.ev_id, batch, e.ev_type, e.ev_data, e.ev_retry, e.ev_time, e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4
+              FROM pgque.get_batch_events(batch) e LIMIT max_return;
+        EXIT WHEN FOUND;
         PERFORM pgque.finish_batch(batch);
-    END IF;
+    END LOOP;
 END $$;

@@ -103,13 +103,19 @@ END $$;
 
 
 -- Seconds of a duration such as '30s', '5m' or '1h30m'; NULL for anything else, such as 'calculated' or cron.
-CREATE OR REPLACE FUNCTION pgtrickle.parse_duration_seconds(input text) RETURNS bigint
+CREATE OR REPLACE FUNCTION pgtrickle._duration_seconds(input text) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN seconds <= 9223372036854775807 THEN seconds::bigint END
     FROM (SELECT sum(part[1]::numeric * CASE part[2] WHEN 's' THEN 1 WHEN 'm' THEN 60 WHEN 'h' THEN 3600
                                                     WHEN 'd' THEN 86400 ELSE 604800 END) AS seconds
           FROM regexp_matches(btrim(input), E'(\\d+)([smhdw])', 'g') AS part
           WHERE btrim(input) ~ E'^(\\d+[smhdw])+$' AND length(input) <= 100) AS sum
+$$;
+
+
+CREATE OR REPLACE FUNCTION pgtrickle.parse_duration_seconds(input text) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pgtrickle._duration_seconds(input)
 $$;
 
 

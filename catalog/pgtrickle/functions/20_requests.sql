@@ -38,10 +38,17 @@ BEGIN
     RETURN NEW;
 END $$;
 
+-- Only where it is not there: who sends CREATE EXTENSION in a transaction block has written to the table, and waits for the scripts.
+DO $$ BEGIN
+IF NOT EXISTS (SELECT FROM pg_trigger t
+               WHERE t.tgrelid = 'pgtrickle.pgt_requests'::regclass AND t.tgname = 'request_made' AND t.tgenabled = 'A'
+                 AND t.tgtype = 7 AND t.tgfoid = 'pgtrickle._request_made()'::regprocedure) THEN
 DROP TRIGGER IF EXISTS request_made ON pgtrickle.pgt_requests;
 CREATE TRIGGER request_made BEFORE INSERT ON pgtrickle.pgt_requests
     FOR EACH ROW EXECUTE FUNCTION pgtrickle._request_made();
 ALTER TABLE pgtrickle.pgt_requests ENABLE ALWAYS TRIGGER request_made;
+END IF;
+END $$;
 
 -- Who may delete rows of a table may lock it against everybody. _finish_request deletes them.
 REVOKE DELETE ON pgtrickle.pgt_requests FROM PUBLIC;
@@ -56,6 +63,9 @@ BEGIN
     IF pg_is_in_recovery() THEN
         RAISE EXCEPTION USING ERRCODE = '25006',
             MESSAGE = 'cannot change stream tables on a hot standby', HINT = 'Connect to the primary.';
+    END IF;
+    IF kind NOT IN ('copy', 'extension') THEN
+        PERFORM pgtrickle._check_present();
     END IF;
     IF current_setting('transaction_read_only')::boolean THEN
         IF kind = 'refresh' AND pgtrickle._nothing_to_refresh(arguments->>'name', path) THEN
@@ -193,6 +203,13 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._request_left() FROM PUBLIC;
 
 -- A connection may set headwater.relay as it likes: its own requests are then refused or carried out later.
+DO $$ BEGIN
+IF NOT EXISTS (SELECT FROM pg_trigger t
+               WHERE t.tgrelid = 'pgtrickle.pgt_requests'::regclass AND t.tgname = 'request_left' AND t.tgenabled = 'O'
+                 AND t.tgtype = 5 AND t.tgdeferrable AND t.tginitdeferred
+                 AND t.tgfoid = 'pgtrickle._request_left()'::regprocedure) THEN
 DROP TRIGGER IF EXISTS request_left ON pgtrickle.pgt_requests;
 CREATE CONSTRAINT TRIGGER request_left AFTER INSERT ON pgtrickle.pgt_requests
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pgtrickle._request_left();
+END IF;
+END $$;

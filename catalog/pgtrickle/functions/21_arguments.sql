@@ -24,7 +24,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._check_schedule(schedule text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     given text := btrim(schedule);
-    seconds bigint := pgtrickle.parse_duration_seconds(schedule);
+    seconds bigint := pgtrickle._duration_seconds(schedule);
     least_seconds bigint := pgtrickle._setting('pg_trickle.min_schedule_seconds', '1')::bigint;
 BEGIN
     IF schedule IS NULL THEN

@@ -17,9 +17,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN (SELECT s.schedule IS NULL FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _effective_seconds.pgt_id) THEN 0
                 WHEN (SELECT s.schedule FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _effective_seconds.pgt_id)
                      = 'calculated'
-                THEN coalesce(min(pgtrickle.parse_duration_seconds(schedule)),
+                THEN coalesce(min(pgtrickle._duration_seconds(schedule)),
                               pgtrickle._setting('pg_trickle.default_schedule_seconds', '1')::bigint)
-                ELSE min(pgtrickle.parse_duration_seconds(schedule)) FILTER (WHERE pgt_relid =
+                ELSE min(pgtrickle._duration_seconds(schedule)) FILTER (WHERE pgt_relid =
                          (SELECT s.pgt_relid FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _effective_seconds.pgt_id))
            END
     FROM reader
@@ -31,7 +31,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._fresh_until(pgt_id bigint, schedule text, 
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     seconds bigint := CASE WHEN schedule = 'calculated' THEN pgtrickle._effective_seconds(pgt_id)
-                      ELSE pgtrickle.parse_duration_seconds(schedule) END;
+                      ELSE pgtrickle._duration_seconds(schedule) END;
 BEGIN
     RETURN CASE WHEN seconds < 100000000000 THEN as_of + make_interval(secs => seconds) END;
 END $$;

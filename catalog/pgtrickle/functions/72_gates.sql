@@ -67,7 +67,7 @@ BEGIN
     END IF;
     PERFORM pgtrickle._check_signal_values(NEW);
     IF NEW.signal = 'ungroup' THEN
-        SELECT g.source_relids INTO NEW.source_relids FROM pgtrickle.watermark_groups() g WHERE g.group_name = NEW.group_name;
+        SELECT g.source_relids INTO NEW.source_relids FROM pgtrickle._watermark_groups() g WHERE g.group_name = NEW.group_name;
     END IF;
     FOREACH source IN ARRAY coalesce(NEW.source_relids, '{}') LOOP
         SELECT c.relkind, c.relpersistence INTO kind, persistence FROM pg_class c WHERE c.oid = source;
@@ -211,7 +211,7 @@ BEGIN
     ON CONFLICT (source_relid) DO NOTHING;
     UPDATE pgtrickle.pgt_watermark_groups g
     SET source_relids = f.source_relids, source_names = pgtrickle._qualified_all(f.source_relids), cluster = here
-    FROM pgtrickle.watermark_groups() f WHERE f.group_id = g.group_id AND g.cluster IS DISTINCT FROM here;
+    FROM pgtrickle._watermark_groups() f WHERE f.group_id = g.group_id AND g.cluster IS DISTINCT FROM here;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._adopt_restored_signals(text) FROM PUBLIC;
 

@@ -12,8 +12,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- The watermark groups, without sources that are gone.
-CREATE OR REPLACE FUNCTION pgtrickle.watermark_groups()
+-- The groups, likewise, without sources that are gone.
+CREATE OR REPLACE FUNCTION pgtrickle._watermark_groups()
 RETURNS TABLE (group_id int, group_name text, source_relids oid[], tolerance_secs float8, created_at timestamptz)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT g.group_id, g.group_name,
@@ -27,6 +27,13 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+CREATE OR REPLACE FUNCTION pgtrickle.watermark_groups()
+RETURNS TABLE (group_id int, group_name text, source_relids oid[], tolerance_secs float8, created_at timestamptz)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT * FROM pgtrickle._watermark_groups()
+$$;
+
+
 -- The groups, and how far their watermarks are apart. A group is aligned if each of its sources has a watermark, and these are no
 -- further apart than it tolerates.
 CREATE OR REPLACE FUNCTION pgtrickle._alignment()
@@ -35,10 +42,10 @@ RETURNS TABLE (group_name text, source_relids oid[], min_watermark timestamptz, 
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT g.group_name, g.source_relids, w.least, w.greatest, w.lag,
            w.number = w.total AND coalesce(w.lag <= g.tolerance_secs, false), w.number, w.total
-    FROM pgtrickle.watermark_groups() g
+    FROM pgtrickle._watermark_groups() g
     JOIN (SELECT n.group_id, min(m.watermark) AS least, max(m.watermark) AS greatest, count(m.watermark)::int AS number,
                  count(u.relid)::int AS total, extract(epoch FROM max(m.watermark) - min(m.watermark))::float8 AS lag
-          FROM pgtrickle.watermark_groups() n
+          FROM pgtrickle._watermark_groups() n
           LEFT JOIN LATERAL unnest(n.source_relids) AS u(relid) ON true
           LEFT JOIN pgtrickle._watermarks() m ON m.source_relid = u.relid
           GROUP BY n.group_id) AS w USING (group_id)
@@ -77,14 +84,14 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- Drop a watermark group; the watermarks of its sources stay. Raises 42704 if there is none.
+-- Drop a group; watermarks stay. Raises 42704 if there is none.
 CREATE OR REPLACE FUNCTION pgtrickle.drop_watermark_group(group_name text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pgtrickle._signal('ungroup', NULL, NULL, group_name);
 END $$;
 
 
--- How far each source is complete, by whom that was said, and when.
+-- What has been said of sources.
 CREATE OR REPLACE FUNCTION pgtrickle.watermarks()
 RETURNS TABLE (source_table text, schema_name text, watermark timestamptz, updated_at timestamptz, advanced_by text,
                wal_lsn text)

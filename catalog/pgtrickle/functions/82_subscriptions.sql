@@ -296,6 +296,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         SELECT unnest(f.readers), NULL, '55000', c.message
         FROM functions f CROSS JOIN LATERAL pgtrickle._changed_function(f.function_hashes::text) AS c(message)
         WHERE c.message IS NOT NULL
+        UNION ALL
+        SELECT i, 0, '42704', pgtrickle._absence() FROM unnest(ids) AS i WHERE pgtrickle._absence() IS NOT NULL
     )
     SELECT DISTINCT ON (o.id) o.id, o.code, o.message FROM found o ORDER BY o.id, o.place NULLS LAST, o.code
 $$;

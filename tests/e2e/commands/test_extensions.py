@@ -138,12 +138,6 @@ def test_what_else_is_in_the_schema_of_registers_is_not_dropped(db: Database) ->
     assert db.value("SELECT n FROM public.orders") == 1
 
 
-def test_stream_tables_stay_while_the_server_runs(db: Database) -> None:
-    with pytest.raises(errors.FeatureNotSupported, match="cannot be dropped while the server is running"):
-        db.run("DROP EXTENSION pg_trickle CASCADE")
-    assert db.value("SELECT to_regnamespace('pgtrickle') IS NOT NULL")
-
-
 def test_other_extensions_are_postgresqls_own(db: Database) -> None:
     connection = db.connect()
     assert tag(connection, "CREATE EXTENSION hstore -- not pgque") == ("CREATE EXTENSION", [])

@@ -30,6 +30,9 @@ class TableEngine:
     def is_trusted(self, database: str) -> bool:
         return True
 
+    def uninstalled(self, database: str) -> str | None:
+        return None
+
     def look_for_callers(self, database: str, found: Callable[[], None]) -> None:
         if self.has_callers:
             found()
