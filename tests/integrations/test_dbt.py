@@ -187,16 +187,17 @@ def test_a_model_becomes_something_else_and_a_stream_table_again(quiet_shop: Pro
         db.assert_current("analytics.large")
 
 
-def test_dropping_the_schema_leaves_nothing_behind(quiet_shop: Project) -> None:
+def test_a_stream_table_that_dbt_drops_leaves_nothing_behind(quiet_shop: Project) -> None:
+    before = quiet_shop.database.traces()
     quiet_shop.dbt("run")
     (quiet_shop.folder / "macros").mkdir()
     (quiet_shop.folder / "macros" / "drop.sql").write_text(
         "{% macro drop() %}{% for name in ['large', 'totals'] %}"
         "{% do adapter.drop_relation(adapter.get_relation(target.database, target.schema, name)) %}{% endfor %}"
-        "{% do adapter.commit() if false %}{% do run_query('commit') %}{% endmacro %}"
+        "{% do run_query('commit') %}{% endmacro %}"
     )
     quiet_shop.dbt("run-operation", "drop")
-    assert quiet_shop.database.traces() == ["relation analytics.staged", "relation orders", "relation orders_pkey"]
+    assert set(quiet_shop.database.traces()) - set(before) == {"relation analytics.staged"}
 
 
 def test_tests_of_lag_and_status_fail_when_they_should(quiet_shop: Project) -> None:
@@ -432,7 +433,7 @@ class TestSwap:
         db.run("UPDATE pgtrickle.pgt_stream_tables SET data_timestamp = data_timestamp - interval '1 day'")
         arguments = self.ARGUMENTS.replace("60 seconds", "1 second")
         told = shop.dbt("run-operation", "swap_schemas", "--args", arguments, fails=True)
-        assert "not fresh enough to be swapped" in told and "totals is ACTIVE" in told
+        assert "not fresh enough" in told and "totals is ACTIVE" in told
         db.run("SELECT pgtrickle.alter_stream_table('analytics_next.large', status => 'SUSPENDED')")
         told = shop.dbt("run-operation", "swap_schemas", "--args", self.ARGUMENTS, fails=True)
         assert "large is SUSPENDED" in told

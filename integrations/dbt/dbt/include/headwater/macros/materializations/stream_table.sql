@@ -53,14 +53,13 @@
 {% endmacro %}
 
 
-{#- In one transaction: what reads the old one by its name finds the new one. -#}
+{#- In the transaction that is open: what reads the old one by its name finds the new one. -#}
 {% macro headwater_exchange(existing, intermediate, target) %}
   {%- set backup = make_backup_relation(target, existing.type) -%}
   {{ drop_relation_if_exists(load_cached_relation(backup)) }}
   {%- do adapter.rename_relation(existing, backup) -%}
   {%- do adapter.rename_relation(intermediate, target) -%}
   {%- do adapter.drop_relation(backup) -%}
-  {{ adapter.commit() }}
 {% endmacro %}
 
 
