@@ -187,6 +187,20 @@ def test_a_model_becomes_something_else_and_a_stream_table_again(quiet_shop: Pro
         db.assert_current("analytics.large")
 
 
+def test_a_table_that_each_run_makes_anew_is_followed(shop: Project, eventually: Callable[..., Any]) -> None:
+    db = shop.database
+    query = "select id, customer, amount from {{ source('shop', 'orders') }}"
+    shop.model("staged", query, materialized="table", indexes=[{"columns": ["id"], "unique": True}])
+    shop.dbt("run")
+    large = "SELECT customer, total FROM analytics.large ORDER BY 1"
+    for number in range(3):
+        db.run("INSERT INTO orders VALUES (%s, 'c', 100)", 10 + number)
+        shop.dbt("run", "--select", "staged")
+        eventually(lambda number=number: db.rows(large) == [("a", 30), ("c", 100 * (number + 1))])
+    states = "SELECT status, consecutive_errors FROM pgtrickle.pgt_stream_tables"
+    assert db.rows(states) == [("ACTIVE", 0), ("ACTIVE", 0)]
+
+
 def test_a_stream_table_that_dbt_drops_leaves_nothing_behind(quiet_shop: Project) -> None:
     before = quiet_shop.database.traces()
     quiet_shop.dbt("run")

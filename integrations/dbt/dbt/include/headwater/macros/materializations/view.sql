@@ -42,11 +42,7 @@
         );
       {%- endcall -%}
     {%- else -%}
-      {%- set backup = make_backup_relation(target, existing.type) -%}
-      {{ drop_relation_if_exists(load_cached_relation(backup)) }}
-      {%- do adapter.rename_relation(existing, backup) -%}
-      {%- do adapter.rename_relation(intermediate, target) -%}
-      {%- do adapter.drop_relation(backup) -%}
+      {%- do headwater_exchange(existing, intermediate, target) -%}
     {%- endif -%}
   {%- endif -%}
 {% endmacro %}
