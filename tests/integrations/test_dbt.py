@@ -427,6 +427,7 @@ class TestSwap:
             eventually(lambda: db.rows(former) == [("a", 30), ("b", 8)])
             # The former one is still there, and goes back by another swap; or goes.
             shop.dbt("run")
+            assert set(shop.results().values()) == {"UNCHANGED"}
             db.assert_current("analytics.totals", "analytics.large")
             db.run("DROP SCHEMA analytics_next CASCADE")
             db.run("INSERT INTO orders VALUES (5, 'b', 1)")
