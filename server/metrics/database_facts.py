@@ -49,12 +49,9 @@ SELECT pg_catalog.pg_database_size(pg_catalog.current_database()),
 _STREAM_TABLES = """
 SELECT s.pgt_id, s.status, s.consecutive_errors,
        pg_catalog.date_part('epoch', s.staleness),
-       CASE WHEN l.lacks THEN pg_catalog.date_part('epoch', s.staleness) ELSE 0 END,
+       pgtrickle._lag(s.pgt_id),
        s.stale, s.pgt_schema || '.' || s.pgt_name, s.refresh_mode
 FROM pgtrickle.stream_tables_info s
-LEFT JOIN LATERAL (
-    SELECT pg_catalog.bool_or(f.lacks IS NOT FALSE) FROM pgtrickle._followed(s.pgt_id, 9223372036854775807) f
-) AS l(lacks) ON true
 ORDER BY s.pgt_id LIMIT $1::bigint
 """
 

@@ -31,7 +31,7 @@ _IN_SQL = re.compile(rb'SQL function "([^"]{0,63})"')
 SQL_FUNCTIONS = frozenset(
     (
         *("bootstrap_gate_status", "change_buffer_sizes", "dependency_tree", "diamond_groups"),
-        *("engine_tables", "explain_st", "get_refresh_history", "get_staleness"),
+        *("engine_tables", "explain_st", "get_lag", "get_refresh_history", "get_staleness"),
         *("list_sources", "parallel_job_status", "parse_duration_seconds", "pg_trickle_hash", "pg_trickle_hash_multi"),
         *("pgt_scc_status", "pgt_status", "refresh_groups", "refresh_timeline"),
         *("slot_health", "source_gates", "source_status", "st_refresh_stats", "subscription_status"),

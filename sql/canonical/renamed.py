@@ -40,6 +40,9 @@ def follow_renames(canonical: str, renamed: Mapping[tuple[str, str], Renamed]) -
     >>> moved = Renamed("app", "u", ("a", "b"), (("b", 0), ("a", None)))
     >>> follow_renames("SELECT x.a FROM public.t x", {("public", "t"): moved})
     'SELECT x.a FROM app.u AS x(a, a_1)'
+    >>> other_schema = Renamed("app", "t", ("a",), (("a", 0),))
+    >>> follow_renames("SELECT t.a FROM public.t", {("public", "t"): other_schema})
+    'SELECT t.a FROM app.t'
     """
     query = parse(canonical).copy()
     for table in list(query.find_all(exp.Table)):
@@ -53,7 +56,8 @@ def follow_renames(canonical: str, renamed: Mapping[tuple[str, str], Renamed]) -
         name = table.alias or table.name
         table.set("this", _identifier(found.name))
         table.set("db", _identifier(found.schema))
-        table.set("alias", exp.TableAlias(this=_identifier(name), columns=[_identifier(c) for c in columns]))
+        if alias or columns or name != found.name:  # else the text is as if it had always been written so
+            table.set("alias", exp.TableAlias(this=_identifier(name), columns=[_identifier(c) for c in columns]))
     return generate(query)
 
 

@@ -65,6 +65,7 @@ WRONG_CALLS = {
     "resume_stream_table('a..b')": "42602",
     "create_or_replace_stream_table('x', ' ')": "22023",
     "create_or_replace_stream_table('x', NULL)": "22004",
+    "get_lag('nothing')": "42P01",
     "get_staleness('nothing')": "42P01",
 }
 

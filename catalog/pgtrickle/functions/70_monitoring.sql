@@ -293,6 +293,22 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 
+-- Seconds by which the rows of a stream table are behind what it reads: 0 where neither it nor a stream table that it reads lacks a
+-- change, else how old the rows are. What may have changed without being seen counts as changed. NULL before the first refresh.
+CREATE OR REPLACE FUNCTION pgtrickle._lag(pgt_id bigint) RETURNS float8
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN s.seconds IS NOT NULL AND NOT EXISTS (
+                    SELECT FROM pgtrickle._followed(_lag.pgt_id, 9223372036854775807) f WHERE f.lacks IS NOT FALSE)
+                THEN 0 ELSE s.seconds END
+    FROM pgtrickle._staleness(_lag.pgt_id) AS s(seconds)
+$$;
+
+CREATE OR REPLACE FUNCTION pgtrickle.get_lag(name text) RETURNS float8
+LANGUAGE sql STABLE AS $$
+    SELECT pgtrickle._lag(pgtrickle._resolve(name))
+$$;
+
+
 -- The tables a stream table reads. cdc_mode is NULL where changes are not captured.
 CREATE OR REPLACE FUNCTION pgtrickle._sources(pgt_id bigint)
 RETURNS TABLE (source_table text, source_oid bigint, source_type text, cdc_mode text, columns_used text)

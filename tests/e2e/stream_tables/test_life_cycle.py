@@ -381,6 +381,7 @@ def test_list_sources_names_tables_and_columns(db: Any) -> None:
         "pgtrickle.refresh_stream_table('nothing')",
         "pgtrickle.resume_stream_table('nothing')",
         "pgtrickle.alter_stream_table('nothing', schedule => '5m')",
+        "pgtrickle.get_lag('nothing')",
         "pgtrickle.get_staleness('nothing')",
         "pgtrickle.get_refresh_history('nothing')",
         "pgtrickle.explain_st('nothing')",

@@ -28,7 +28,7 @@ LEFT_OPEN = [
     "LOCK TABLE src, st, part IN ACCESS EXCLUSIVE MODE",
 ]
 # Of a name; whatever else monitors is found in the catalog.
-OF_A_NAME = ["get_refresh_history", "get_staleness", "list_sources", "explain_st"]
+OF_A_NAME = ["get_refresh_history", "get_lag", "get_staleness", "list_sources", "explain_st"]
 MONITORING = """
 SELECT format('SELECT * FROM pgtrickle.%I', c.relname) FROM pg_class c
 WHERE c.relnamespace = 'pgtrickle'::regnamespace AND c.relkind = 'v'
@@ -38,6 +38,28 @@ WHERE p.pronamespace = 'pgtrickle'::regnamespace AND p.proname !~ '^_' AND p.pro
   AND p.pronargs = p.pronargdefaults AND p.prorettype <> 'trigger'::regtype
 ORDER BY 1
 """
+
+
+def test_lag_is_the_age_of_rows_that_lack_changes(db: Database) -> None:
+    def lags() -> list[float | None]:
+        return [db.value(f"SELECT pgtrickle.get_lag('{name}')") for name in ("first", "second", "empty")]
+
+    db.run("CREATE TABLE src (id int PRIMARY KEY, v int)")
+    db.create("first", "SELECT id, v FROM src", schedule="1h")
+    db.create("second", "SELECT sum(v) AS s FROM first", schedule="1h")
+    db.create("empty", "SELECT id FROM src", schedule="1h", initialize=False)
+    db.run("UPDATE pgtrickle.pgt_stream_tables SET data_timestamp = data_timestamp - interval '1 day'")
+    assert lags() == [0, 0, None]  # nothing has changed
+    db.run("INSERT INTO src VALUES (1, 1)")
+    first, second, empty = lags()
+    assert first is not None and second is not None and empty is None
+    assert 86400 <= first < 86700 and 86400 <= second < 86700  # the second reads it from the first
+    db.refresh("first")
+    first, second, _ = lags()
+    assert first == 0
+    assert second is not None and second >= 86400
+    db.refresh("second")
+    assert lags()[:2] == [0, 0]
 
 
 def test_transaction_that_is_left_open_holds_up_no_monitoring(db: Database) -> None:

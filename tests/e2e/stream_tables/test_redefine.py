@@ -316,6 +316,12 @@ class TestCreateOrReplace:
         assert db.state("st")["is_populated"]
         db.assert_current("st")
 
+    def test_the_query_in_the_names_of_now_is_the_same(self, db: Database) -> None:
+        self.deploy(db, TOTALS)
+        db.run("CREATE SCHEMA app; ALTER TABLE orders SET SCHEMA app; ALTER SCHEMA app RENAME TO shop")
+        db.assert_refreshed("st")
+        assert self.deploy(db, TOTALS.replace("orders", "shop.orders")) == ['INFO stream table "st" is unchanged']
+
     def test_a_table_of_that_name_is_not_replaced(self, db: Database) -> None:
         db.run("CREATE TABLE st (id int)")
         with pytest.raises(psycopg.errors.DuplicateTable):

@@ -1,0 +1,5 @@
+"""The macros and materializations of the adapter."""
+
+from pathlib import Path
+
+PACKAGE_PATH = str(Path(__file__).parent)

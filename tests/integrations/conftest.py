@@ -1,0 +1,7 @@
+"""The packages in `integrations/`, with the programs that they are for, against a whole server."""
+
+from __future__ import annotations
+
+from tests.e2e.conftest import db, eventually, live_db, role, server
+
+__all__ = ["db", "eventually", "live_db", "role", "server"]
