@@ -113,6 +113,7 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_tem
 $$;
 
 
+-- Seconds of a duration such as '30s', '5m' or '1h30m'; NULL for anything else, such as 'calculated' or cron.
 CREATE OR REPLACE FUNCTION pgtrickle.parse_duration_seconds(input text) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     SELECT pgtrickle._duration_seconds(input)

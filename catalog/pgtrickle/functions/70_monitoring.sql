@@ -303,6 +303,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     FROM pgtrickle._staleness(_lag.pgt_id) AS s(seconds)
 $$;
 
+
+-- Seconds by which the rows of a stream table are behind their sources: 0 where nothing waits for it, however long ago it was
+-- refreshed; else as get_staleness.
 CREATE OR REPLACE FUNCTION pgtrickle.get_lag(name text) RETURNS float8
 LANGUAGE sql STABLE AS $$
     SELECT pgtrickle._lag(pgtrickle._resolve(name))

@@ -27,6 +27,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- The watermark groups, without sources that are gone.
 CREATE OR REPLACE FUNCTION pgtrickle.watermark_groups()
 RETURNS TABLE (group_id int, group_name text, source_relids oid[], tolerance_secs float8, created_at timestamptz)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
