@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-COLUMN, LINE = 270, 62
+COLUMN, LINE = 295, 62
 """Distances of nodes from left to right and from top to bottom, in pixels of a picture that is not scaled."""
 MOST_IN_COLUMN = 30
 """A layer with more nodes has several columns."""
@@ -40,7 +40,7 @@ def layout(nodes: Iterable[str], edges: Iterable[tuple[str, str]]) -> Layout:
 
     >>> found = layout(["a", "b", "c"], [("a", "b"), ("b", "c"), ("a", "c")])
     >>> found.nodes["a"][0], found.nodes["b"][0], found.nodes["c"][0]
-    (0, 270, 540)
+    (0, 295, 590)
     >>> len(found.lanes["a", "c"]), found.lanes["a", "c"][0] == found.nodes["b"]
     (1, False)
     """

@@ -10,12 +10,19 @@ import { sqlPage } from './sql.js';
 import { streamTablePage, streamTablesPage } from './tables.js';
 
 const PAGES = [
-  ['graph', 'Graph', graphPage], ['stream-tables', 'Stream tables', streamTablesPage], ['queues', 'Queues', queuesPage],
-  ['registers', 'Registers', registersPage], ['subscriptions', 'Subscriptions', subscriptionsPage],
-  ['spark', 'Spark', sparkPage], ['settings', 'Settings', settingsPage], ['sql', 'SQL', sqlPage],
+  ['graph', 'Graph', graphPage],
+  ['stream-tables', 'Stream tables', streamTablesPage],
+  ['queues', 'Queues', queuesPage],
+  ['registers', 'Registers', registersPage],
+  ['subscriptions', 'Subscriptions', subscriptionsPage],
+  ['spark', 'Spark', sparkPage],
+  ['settings', 'Settings', settingsPage],
+  ['sql', 'SQL', sqlPage],
 ];
 const INNER = {
-  'stream-table': ['stream-tables', streamTablePage], queue: ['queues', queuePage], register: ['registers', registerPage],
+  'stream-table': ['stream-tables', streamTablePage],
+  queue: ['queues', queuePage],
+  register: ['registers', registerPage],
 };
 
 const header = document.getElementById('header');
@@ -24,10 +31,27 @@ let who = null;
 let leave = null;
 
 function head(current) {
-  show(header, h('a', { class: 'brand', href: '#/graph' }, 'Headwater'),
-    h('nav', { 'aria-label': 'Pages' }, h('ul', {}, PAGES.map(([name, title]) => h('li', {},
-      h('a', { href: `#/${name}`, 'aria-current': name === current ? 'page' : null }, title))))),
-    h('div', { class: 'who' }, h('span', {}, `${who.user} on ${who.database}`), h('button', { type: 'button', onclick: logOut }, 'Log out')));
+  show(
+    header,
+    h('a', { class: 'brand', href: '#/graph' }, 'Headwater'),
+    h(
+      'nav',
+      { 'aria-label': 'Pages' },
+      h(
+        'ul',
+        {},
+        PAGES.map(([name, title]) =>
+          h('li', {}, h('a', { href: `#/${name}`, 'aria-current': name === current ? 'page' : null }, title)),
+        ),
+      ),
+    ),
+    h(
+      'div',
+      { class: 'who' },
+      h('span', {}, `${who.user} on ${who.database}`),
+      h('button', { type: 'button', onclick: logOut }, 'Log out'),
+    ),
+  );
 }
 
 async function logOut() {
@@ -43,13 +67,31 @@ function loggedOut() {
 
 function login(database) {
   const said = h('div', {});
-  const field = (name, title, type, value, complete) => [h('label', { for: name }, title),
-    h('input', { id: name, name, type, value, autocomplete: complete, required: name !== 'password', spellcheck: 'false', autocapitalize: 'none' })];
+  const field = (name, title, type, value, complete) => [
+    h('label', { for: name }, title),
+    h('input', {
+      id: name,
+      name,
+      type,
+      value,
+      autocomplete: complete,
+      required: name !== 'password',
+      spellcheck: 'false',
+      autocapitalize: 'none',
+    }),
+  ];
   const button = h('button', { class: 'main', type: 'submit' }, 'Log in');
-  const form = h('form', { class: 'login', onsubmit: enter }, h('h1', {}, 'Headwater'),
-    h('p', { class: 'quiet' }, 'The user and password that you have in PostgreSQL.'), said,
-    field('user', 'User', 'text', '', 'username'), field('password', 'Password', 'password', '', 'current-password'),
-    field('database', 'Database', 'text', database || '', 'off'), button);
+  const form = h(
+    'form',
+    { class: 'login', onsubmit: enter },
+    h('h1', {}, 'Headwater'),
+    h('p', { class: 'quiet' }, 'The user and password that you have in PostgreSQL.'),
+    said,
+    field('user', 'User', 'text', '', 'username'),
+    field('password', 'Password', 'password', '', 'current-password'),
+    field('database', 'Database', 'text', database || '', 'off'),
+    button,
+  );
   async function enter(event) {
     event.preventDefault();
     button.disabled = true;
@@ -61,7 +103,9 @@ function login(database) {
       show(said, problem(failure.error));
       form.elements.password.value = '';
       form.elements.password.focus();
-    } finally { button.disabled = false; }
+    } finally {
+      button.disabled = false;
+    }
   }
   show(header);
   show(content, form);
@@ -70,10 +114,16 @@ function login(database) {
 }
 
 function route(database) {
-  if (leave) { leave(); leave = null; }
+  if (leave) {
+    leave();
+    leave = null;
+  }
   content.className = '';
   content.dataset.page = location.hash;
-  if (!who) { login(database); return; }
+  if (!who) {
+    login(database);
+    return;
+  }
   const [name, ...words] = location.hash.replace(/^#\//, '').split('/').map(decodeURIComponent);
   const page = PAGES.find(([each]) => each === name) || INNER[name] || PAGES[0];
   head(page[0]);
@@ -82,10 +132,18 @@ function route(database) {
   document.title = `${page.length === 3 ? page[1] : words[words.length - 1]} – Headwater`;
 }
 
-window.addEventListener('hashchange', () => { route(); content.focus({ preventScroll: true }); window.scrollTo(0, 0); });
-window.addEventListener('logged-out', () => { if (who) loggedOut(); });
+window.addEventListener('hashchange', () => {
+  route();
+  content.focus({ preventScroll: true });
+  window.scrollTo(0, 0);
+});
+window.addEventListener('logged-out', () => {
+  if (who) loggedOut();
+});
 
-get('session').then((session) => {
-  if (session.user) who = session;
-  route(session.database);
-}).catch((failure) => show(content, problem(failure.error)));
+get('session')
+  .then((session) => {
+    if (session.user) who = session;
+    route(session.database);
+  })
+  .catch((failure) => show(content, problem(failure.error)));

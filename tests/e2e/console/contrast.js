@@ -2,7 +2,9 @@
 (() => {
   const parts = (colour) => colour.match(/[\d.]+/g).map(Number);
   const light = (rgb) => {
-    const [r, g, b] = rgb.slice(0, 3).map((v) => (v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4));
+    const [r, g, b] = rgb
+      .slice(0, 3)
+      .map((v) => (v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const behind = (element) => {
@@ -22,4 +24,4 @@
     if (ratio < worst[0]) worst = [ratio, element.outerHTML.slice(0, 200)];
   }
   return worst;
-})()
+})();

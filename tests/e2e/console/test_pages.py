@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.e2e.conftest import Database, drop_role
 from tests.e2e.console.browser import PATIENCE, Browser
 from tests.e2e.console.conftest import Console
 
-OWNER = f"console_owner_{os.getpid()}"
+OWNER = "alice" if "HEADWATER_SCREENSHOTS" in os.environ else f"console_owner_{os.getpid()}"
 NOBODY = f"console_nobody_{os.getpid()}"
 
 MADE = f"""
@@ -33,6 +33,10 @@ PAGES = (
     "subscriptions", "spark", "settings", "sql",
 )  # fmt: skip
 
+DIES = """
+SELECT m.batch_id, pgque.event_dead(m.batch_id, m.msg_id, 'card refused', now(), NULL, 5, m.type, m.payload)
+FROM pgque.receive('orders', %s, 10) AS m
+"""
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
 """The lowest contrast of a text to what is behind it, and whose it is."""
 
@@ -172,16 +176,13 @@ def test_page_of_a_stream_table_and_its_actions(
 
 
 def test_rows_of_a_stream_table_come_by_subscribe(
-    browser: Browser, log_in: Callable[..., None], console_db: Database
+    browser: Browser, log_in: Callable[..., None], console_db: Database, eventually: Callable[..., Any]
 ) -> None:
     log_in(page="stream-table/public/totals")
     browser.click("button", "Follow rows")
     browser.sees("Nothing has changed yet.")
     followed = "SELECT count(*) FROM pgtrickle.subscription_status() WHERE reads = 'public.totals' AND clients = 1"
-    deadline = time.monotonic() + PATIENCE
-    while not console_db.value(followed):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: console_db.value(followed))
     console_db.run("INSERT INTO orders (customer, amount) VALUES ('somebody new', 7)")
     browser.sees("somebody new")
     browser.open(browser.evaluate("location.href").partition("#")[0] + "#/subscriptions")
@@ -190,42 +191,44 @@ def test_rows_of_a_stream_table_come_by_subscribe(
 
 
 def test_dead_letter_is_inspected_and_replayed(
-    browser: Browser, log_in: Callable[..., None], console_db: Database
+    browser: Browser, log_in: Callable[..., None], console_db: Database, eventually: Callable[..., Any]
 ) -> None:
     db = console_db
     db.run("""SELECT pgque.send('orders', 'order.created', '{"order_id": "<b>42</b>"}'::jsonb)""")
-    db.run("SELECT pgque.force_next_tick('orders'), pgque.ticker()")
-    ((batch, *_),) = db.rows(
-        "SELECT m.batch_id, pgque.event_dead(m.batch_id, m.msg_id, 'card refused', now(), NULL, 5, m.type, m.payload)"
-        " FROM pgque.receive('orders', 'billing', 10) AS m"
-    )
+    ((batch, *_),) = eventually(lambda: db.rows(DIES, "billing"))
     db.run("SELECT pgque.ack(%s)", batch)
     log_in(page="queue/orders")
     browser.sees("card refused")
     browser.click("summary", "event")
     browser.sees('"order_id": "<b>42</b>"')  # as text
-    browser.click("td button", "Replay")
+    browser.evaluate("document.querySelector('td button').focus()")
+    waits = "SELECT pgque.send('orders', 'order.created', '{}'::jsonb)"
+    db.run(waits)  # so that the page is drawn again, under the hands of who uses it
+    browser.wait("document.querySelector('tbody td:nth-child(3)').textContent !== '0'")
+    assert browser.evaluate("document.activeElement.textContent") == "Replay"
+    assert browser.evaluate("document.querySelector('details').open")
+    browser.press("Enter")
     browser.sees("Replayed as event")
     browser.wait("!document.body.innerText.includes('card refused')")
     assert db.rows("SELECT count(*) FROM pgque.dead_letter") == [(0,)]
-    db.run("SELECT pgque.force_next_tick('orders'), pgque.ticker()")
-    assert [row[0] for row in db.rows("SELECT type FROM pgque.receive('orders', 'billing', 10)")] == ["order.created"]
+    again = []
+    while len(again) < 2:
+        again += eventually(lambda: db.rows("SELECT payload, batch_id FROM pgque.receive('orders', 'billing', 10)"))
+        db.run("SELECT pgque.ack(%s)", again[-1][1])
+    assert sorted(payload for payload, _ in again) == ['{"order_id": "<b>42</b>"}', "{}"]
 
 
 def test_balances_of_a_register_are_drawn_and_follow_its_movements(
-    browser: Browser, log_in: Callable[..., None], console_db: Database
+    browser: Browser, log_in: Callable[..., None], console_db: Database, eventually: Callable[..., Any]
 ) -> None:
     log_in(page="register/stock")
     browser.wait("document.querySelectorAll('svg.chart .dot').length >= 1")
     latest = "document.querySelector('tbody tr td.number').textContent"
     browser.wait(f"{latest} === '40'")
     followed = (
-        "SELECT count(*) FROM pgtrickle.subscription_status() WHERE reads LIKE '%stock_movements%' AND clients = 1"
+        "SELECT count(*) FROM pgtrickle.subscription_status() WHERE reads = 'accum.stock_movements' AND clients = 1"
     )
-    deadline = time.monotonic() + PATIENCE
-    while not console_db.connection.execute(followed).fetchall()[0][0]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: console_db.value(followed))
     _post(console_db, 2)
     browser.wait(f"{latest} === '42'")
 
@@ -294,14 +297,68 @@ def test_pages_fit_360_pixels_and_their_contrast_is_aa(
         browser.look()
 
 
+SHOWN = """
+CREATE TABLE customers (name text PRIMARY KEY, region text);
+INSERT INTO customers VALUES ('customer 0', 'north'), ('customer 1', 'south'), ('customer 2', 'north');
+SELECT pgtrickle.create_stream_table('revenue', 'SELECT c.region, count(*) AS orders, sum(o.amount) AS revenue
+    FROM orders o JOIN customers c ON c.name = o.customer GROUP BY c.region', '1s');
+SELECT pgtrickle.create_stream_table('best_customers', 'SELECT t.customer, t.total, c.region FROM totals t
+    JOIN customers c ON c.name = t.customer ORDER BY t.total DESC LIMIT 10', '10s');
+SELECT pgtrickle.create_stream_table('overview', 'SELECT r.region, r.revenue, b.customer FROM revenue r
+    LEFT JOIN best_customers b USING (region)', '1m');
+"""
+
+
 @pytest.mark.skipif("HEADWATER_SCREENSHOTS" not in os.environ, reason="takes the pictures of docs/console.md anew")
-def test_screenshots(browser: Browser, log_in: Callable[..., None], console_db: Database) -> None:
+def test_screenshots(
+    browser: Browser, log_in: Callable[..., None], console_db: Database, eventually: Callable[..., Any]
+) -> None:
+    """`HEADWATER_SCREENSHOTS=docs/images pytest tests/e2e/console`."""
     place = Path(os.environ["HEADWATER_SCREENSHOTS"])
+    db = console_db
+    db.connect(user=OWNER, password="secret").execute(SHOWN)
+    db.run(
+        "SELECT pgque.subscribe('orders', 'mailing'), pgque.send('orders', 'order.created', '{\"order_id\": 7}'::jsonb)"
+    )
+    ((batch, *_),) = eventually(lambda: db.rows(DIES, "mailing"))
+    db.run("SELECT pgque.ack(%s)", batch)
+    for day in range(1, 40):
+        movement = {
+            "recorder": f"day {day}",
+            "period": f"{day} days ago",
+            "warehouse": 1,
+            "quantity": day * 37 % 50 - 20,
+        }
+        period = db.value("SELECT now() - %s * interval '1 day'", day).isoformat()
+        db.run("SELECT accum.register_post('stock', %s::jsonb)", json.dumps([movement | {"period": period}]))
+    for number in range(12):
+        db.run(
+            "INSERT INTO orders (customer, amount) SELECT 'customer 1', n FROM generate_series(1, %s) AS n",
+            number**3 + 1,
+        )
+        db.refresh("totals")
+    following = db.connect(autocommit=False, user=OWNER, password="secret")
+    following.execute("DECLARE c CURSOR FOR SUBSCRIBE totals")
+    browser.look(1100, 620)
     log_in()
     here = browser.evaluate("location.origin")
-    with suppress(psycopg.errors.UniqueViolation):
-        console_db.run("SELECT pgque.subscribe('orders', 'mailing')")
     for page in PAGES:
         browser.open(f"{here}/#/{page}")
         _see_page(browser, page)
+        if page == "sql":
+            browser.type("textarea", "SELECT customer, orders, total FROM totals ORDER BY total DESC")
+            browser.press("Enter", modifiers=2)
+            browser.sees("SELECT 3")
+        browser.look(1100, 450 if page == "settings" else 620)  # of fewer bytes
         browser.screenshot(place / f"console-{page.partition('/')[0]}.png")
+        if page.startswith("stream-table/"):
+            browser.evaluate(
+                "[...document.querySelectorAll('h2')].find((e) => e.textContent === 'Plan').scrollIntoView()"
+            )
+            browser.screenshot(place / "console-plan.png")
+            browser.evaluate("scrollTo(0, 0)")
+    following.rollback()
+    browser.click("button", "Log out")
+    browser.sees("The user and password that you have in PostgreSQL.")
+    browser.screenshot(place / "console-login.png")
+    browser.look()
