@@ -26,12 +26,25 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # passwords are in memory
     logs.configure(config.log_level, config.log_format)
     logging.getLogger("psycopg").setLevel(logging.ERROR)  # who leaves a page cancels what it has asked for
+    console = Console(config)
+    served = uvicorn.Config(
+        console.application(),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ssl_certfile=config.tls_cert,
+        ssl_keyfile=config.tls_key,
+        limit_concurrency=500,
+        timeout_graceful_shutdown=2,
+    )
     try:
+        served.load()
         listening = _listen(config.host, config.port)
     except OSError as error:
         print(error.strerror or error, flush=True)
         return 1
-    uvloop.run(_serve(config, listening))
+    uvloop.run(_serve(console, uvicorn.Server(served), listening))
     return 0
 
 
@@ -44,29 +57,17 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-async def _serve(config: ConsoleConfig, listening: socket.socket) -> None:
-    server = uvicorn.Server(
-        uvicorn.Config(
-            Console(config).application(),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            ssl_certfile=config.tls_cert,
-            ssl_keyfile=config.tls_key,
-            limit_concurrency=500,
-            timeout_graceful_shutdown=1,
-        )
-    )
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _stop_at_end, server)
+async def _serve(console: Console, server: uvicorn.Server, listening: socket.socket) -> None:
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _stop_at_end, console, server)
     print(f"{LISTENS}{listening.getsockname()[1]}", flush=True)  # who connects already waits a moment
     await server.serve(sockets=[listening])
 
 
-def _stop_at_end(server: uvicorn.Server) -> None:
+def _stop_at_end(console: Console, server: uvicorn.Server) -> None:
     """The server that has started this one has ended, or wants it to end: nothing else comes from there."""
     if not os.read(sys.stdin.fileno(), 1024):
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        console.sessions.end_streams()
         server.should_exit = True
 
 

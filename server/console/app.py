@@ -30,6 +30,9 @@ STATIC = Path(__file__).parent / "static"
 LONGEST_WORDS = 1000
 """Characters of a user, password or database."""
 
+ACTION_SECONDS = 3600
+"""For what a button does."""
+
 Page = Callable[[Connection, Request], Awaitable[dict[str, Any]]]
 
 
@@ -63,8 +66,8 @@ class Console:
             Route("/api/logout", self._log_out, methods=["POST"]),
             Route("/api/session", self._session),
             *(Route(f"/api/{name}", self._page(page)) for name, page in get.items()),
-            Route("/api/act", self._page(_act), methods=["POST"]),
-            Route("/api/replay", self._page(_replay), methods=["POST"]),
+            Route("/api/act", self._action(_act), methods=["POST"]),
+            Route("/api/replay", self._action(_replay), methods=["POST"]),
             Route("/api/sql", self._sql, methods=["POST"]),
             Route("/api/changes", self._changes),
             Route("/api/rows", self._rows),
@@ -95,7 +98,10 @@ class Console:
         return FileResponse(STATIC / "index.html")
 
     def _identity(self, request: Request) -> str | None:
-        return request.cookies.get(cookie_name(self.tls))
+        return request.cookies.get(self._cookie(request))
+
+    def _cookie(self, request: Request) -> str:
+        return cookie_name(self.tls, (request.scope.get("server") or ("", 0))[1])
 
     def _logged_in(self, request: Request) -> Session:
         """The session of a request. What a page fetches by itself does not keep it alive. Raises HTTPException."""
@@ -128,13 +134,13 @@ class Console:
         identity = self.sessions.begin(login)
         log.info("logged in", user=user, database=database, address=address)
         answer = JSONResponse({"user": user, "database": database})
-        answer.set_cookie(cookie_name(self.tls), identity, httponly=True, samesite="strict", secure=self.tls, path="/")
+        answer.set_cookie(self._cookie(request), identity, httponly=True, samesite="strict", secure=self.tls, path="/")
         return answer
 
     async def _log_out(self, request: Request) -> Response:
         await self.sessions.end(self._identity(request))
         answer = JSONResponse({})
-        answer.delete_cookie(cookie_name(self.tls), path="/", secure=self.tls, httponly=True, samesite="strict")
+        answer.delete_cookie(self._cookie(request), path="/", secure=self.tls, httponly=True, samesite="strict")
         return answer
 
     async def _session(self, request: Request) -> Response:
@@ -148,6 +154,19 @@ class Console:
             session = self._logged_in(request)
             async with session.connection() as connection:
                 return JSONResponse(await page(connection, request))
+
+        return answer
+
+    def _action(self, action: Page) -> Callable[[Request], Awaitable[Response]]:
+        """As a page, in a connection of its own: a refresh may take long, and pages are looked at meanwhile."""
+
+        async def answer(request: Request) -> Response:
+            login = self._logged_in(request).login
+            connection = await login.connect(statement_seconds=ACTION_SECONDS, lock_seconds=0)
+            try:
+                return JSONResponse(await action(connection, request))
+            finally:
+                await connection.close()
 
         return answer
 

@@ -20,7 +20,9 @@ from catalog.pinned_settings import PINNED
 APPLICATION = "headwater console"
 CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 30
-"""For what a page shows and does."""
+"""For what a page shows."""
+LOCK_SECONDS = 5
+"""So long a page waits for a table that somebody has locked."""
 
 _CONNECTING = re.compile(r'^connection failed: connection to server at "[^"]*", port \d+ failed: (FATAL: +)?')
 """What libpq puts before the reason for which a login was refused: the relay's address is nobody's business."""
@@ -38,8 +40,10 @@ class Login:
     database: str
     password: str = field(repr=False)
 
-    async def connect(self, *, pinned: bool = True, statement_seconds: int = STATEMENT_SECONDS) -> Connection:
-        """A new connection (autocommit). Raises psycopg.Error.
+    async def connect(
+        self, *, pinned: bool = True, statement_seconds: int = STATEMENT_SECONDS, lock_seconds: int = LOCK_SECONDS
+    ) -> Connection:
+        """A new connection (autocommit); 0 seconds are no limit. Raises psycopg.Error.
 
         With `pinned`, names mean PostgreSQL's own, so that no statement of the console's calls a function that somebody
         has put into a schema of the user's search_path.
@@ -61,9 +65,10 @@ class Login:
         )
         connection = await psycopg.AsyncConnection.connect(parameters, autocommit=True, row_factory=dict_row)
         try:
-            settings = {"statement_timeout": f"{statement_seconds}s", **(PINNED if pinned else {})}
-            for name, value in settings.items():
-                await connection.execute("SELECT pg_catalog.set_config(%s, %s, false)", [name, value])
+            settings = {"statement_timeout": f"{statement_seconds}s", "lock_timeout": f"{lock_seconds}s"}
+            settings |= PINNED if pinned else {}
+            calls = ", ".join(["pg_catalog.set_config(%s, %s, false)"] * len(settings))
+            await connection.execute(sql.SQL(f"SELECT {calls}"), [each for pair in settings.items() for each in pair])
         except BaseException:
             await connection.close()
             raise

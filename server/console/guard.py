@@ -84,9 +84,15 @@ def _limited(receive: Receive) -> Receive:
     return limited
 
 
-def cookie_name(tls: bool) -> str:
-    """With TLS the browser itself sees to it that the cookie is Secure and of this host alone."""
-    return "__Host-headwater" if tls else "headwater"
+def cookie_name(tls: bool, port: int) -> str:
+    """Of the session's cookie. Browsers send it to every port of a host, so that the name has to tell consoles apart.
+
+    With TLS the browser itself sees to it that the cookie is Secure and of this host alone.
+
+    >>> cookie_name(False, 7480), cookie_name(True, 7480)
+    ('headwater-7480', '__Host-headwater-7480')
+    """
+    return f"{'__Host-' if tls else ''}headwater-{port}"
 
 
 def texts(body: object, names: Iterable[str]) -> list[str]:

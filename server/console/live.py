@@ -110,7 +110,7 @@ def _now() -> float:
 
 async def rows(login: Login, schema: str, name: str, ended: asyncio.Event) -> AsyncIterator[str]:
     """The rows of a table that come and go from now on, by SUBSCRIBE, until `ended`; some 100 of them an event."""
-    connection = await login.connect(statement_seconds=0)
+    connection = await login.connect(statement_seconds=0, lock_seconds=0)
     waiting: asyncio.Queue[list[str | None] | None] = asyncio.Queue(maxsize=10 * MOST_ROWS_AT_ONCE)
     columns: list[str] = []
     failure: list[psycopg.Error] = []

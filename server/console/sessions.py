@@ -165,6 +165,11 @@ class Sessions:
                 else:
                     await session.rest(time.monotonic())
 
+    def end_streams(self) -> None:
+        """Have all event streams end."""
+        for session in self._sessions.values():
+            session.ended.set()
+
     async def stop(self) -> None:
         """End all."""
         for identity in tuple(self._sessions):

@@ -53,7 +53,7 @@ async def run(login: Login, statement: str) -> dict[str, Any]:
     began = time.monotonic()
     found = Result()
     tag, error = None, None
-    connection = await login.connect(pinned=False, statement_seconds=SECONDS)
+    connection = await login.connect(pinned=False, statement_seconds=SECONDS, lock_seconds=0)
     try:
         async with asyncio.timeout(SECONDS + GRACE_SECONDS):
             tag = await _execute(connection, statement, found)

@@ -92,7 +92,7 @@ def console_db(register_database: Database) -> Database:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser(console: Console, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One browser for a module's tests, which complains of nothing: no script fails, nothing is refused by the CSP."""
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here (apt-get install chromium)")

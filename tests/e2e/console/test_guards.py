@@ -43,7 +43,7 @@ def test_cookie_is_for_the_browser_and_this_site_alone(client: Client, console_d
     status, said = client.log_in(USER, "secret", console_db.name)
     assert (status, said) == (200, {"user": USER, "database": console_db.name})
     name, *attributes = client.headers["set-cookie"].split("; ")
-    assert name.startswith("headwater=") and len(name) > 40
+    assert name.startswith(f"headwater-{client.port}=") and len(name) > 40
     assert {each.lower() for each in attributes} == {"httponly", "path=/", "samesite=strict"}
     assert "secret" not in name
 

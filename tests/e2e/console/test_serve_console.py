@@ -53,7 +53,7 @@ def test_with_tls_the_cookie_is_secure(served: Headwater, certificate: tuple[Pat
     body = {"user": login["user"], "password": login["password"], "database": "postgres"}
     with _asked(f"{url}api/login", certificate[0], body) as answer:
         name, *attributes = answer.headers["set-cookie"].split("; ")
-    assert name.startswith("__Host-headwater=")
+    assert name.startswith("__Host-headwater-")
     assert {"HttpOnly", "Path=/", "SameSite=strict", "Secure"} <= set(attributes)
     with pytest.raises(OSError):
         urllib.request.urlopen(url.replace("https", "http"), timeout=60)
@@ -89,12 +89,6 @@ def _refused(*options: str) -> str:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert ended.returncode != 0
     return ended.stderr
-
-
-def test_address_that_cannot_be_used_is_said(server: Headwater, tmp_path: Path) -> None:
-    said = _refused("--data", str(tmp_path / "data"), "--console", str(server.port))
-    assert f"could not listen for the console on 127.0.0.1 port {server.port}: Address already in use" in said
-    assert "hint: Choose another address with --console (port 0 takes any free one)." in said
 
 
 def test_address_that_is_none_is_refused(tmp_path: Path) -> None:
