@@ -109,7 +109,7 @@ def _traces(value: str | None) -> str | None:
         raise typer.BadParameter(str(error)) from error
 
 
-def _metrics(value: str | None) -> str | None:
+def _address(value: str | None) -> str | None:
     from server.metrics.http import parse_address
 
     try:
@@ -308,7 +308,7 @@ def serve(
         typer.Option(
             envvar="HEADWATER_METRICS",
             metavar="[HOST:]PORT",
-            callback=_metrics,
+            callback=_address,
             show_default="none",
             help="Serve metrics for Prometheus, /healthz and /readyz by HTTP, on 127.0.0.1 if no host is given. There "
             "is no login: who reaches it sees names and sizes of stream tables and queues.",
@@ -325,6 +325,17 @@ def serve(
             help="So many stream tables, queues, consumers, registers have metrics of their own.",
         ),
     ] = 200,
+    console: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADWATER_CONSOLE",
+            metavar="[HOST:]PORT",
+            callback=_address,
+            show_default="none",
+            help="Serve a console for browsers, on 127.0.0.1 if no host is given. One logs in as to PostgreSQL, and "
+            "sees what that user may. With TLS if the server has it. Needs the extra [bold]headwater\\[console][/].",
+        ),
+    ] = None,
     traces: Annotated[
         str | None,
         typer.Option(
@@ -395,6 +406,9 @@ def serve(
         allow_trust=allow_trust,
         metrics=None if metrics is None else parse_address(metrics),
         metrics_objects=metrics_objects,
+        console=None if console is None else parse_address(console),
+        log_level=log_level,
+        log_format=log_format,
         traces=traces,
         compiling=Limits(compile_workers, compile_seconds, compile_memory << 20),
         warn_blocked=warn_blocked / 1000,

@@ -81,6 +81,10 @@ class ServeOptions:
     """Host and port on which metrics are served; None for none."""
     metrics_objects: int = 200
     """So many objects of each kind have metrics of their own."""
+    console: tuple[str, int] | None = None
+    """Host and port of the console for browsers; None for none."""
+    log_level: str = "info"
+    log_format: str = "console"
     traces: str | None = None
     """The URL of a collector to which spans are exported; None for what the environment says."""
     warn_blocked: float = 0.1
@@ -194,6 +198,7 @@ async def _run(
         stack.push_async_callback(_stop, engine.stop, parts.stop)
         await engine.start()
         relay = await _let_clients_in(options, storage, engine, tls, stack)
+        await _serve_console(options, storage, relay.port, stack)
         if metrics is not None:
             metrics.collector = _collector(options, storage, relay, engine, parts)
         gc.freeze()  # what is there now stays: looking for garbage in it would only hold clients up
@@ -241,6 +246,31 @@ async def _listen_for_metrics(options: ServeOptions, storage: Storage, stack: As
     stack.push_async_callback(service.stop)
     await service.start()
     return service
+
+
+async def _serve_console(options: ServeOptions, storage: Storage, relay_port: int, stack: AsyncExitStack) -> None:
+    """Start the console's process, if there is to be one. Raises StartupError."""
+    if options.console is None:
+        return
+    from server.console.child import ConsoleProcess
+    from server.console.config import ConsoleConfig, local_address
+
+    host, port = options.console
+    console = ConsoleProcess(
+        ConsoleConfig(
+            host=host,
+            port=port,
+            relay_host=local_address(options.host),
+            relay_port=relay_port,
+            database=storage.database,
+            log_level=options.log_level,
+            log_format=options.log_format,
+            tls_cert=None if options.tls_cert is None else str(options.tls_cert.absolute()),
+            tls_key=None if options.tls_key is None else str(options.tls_key.absolute()),
+        )
+    )
+    stack.push_async_callback(console.stop)
+    await console.start()
 
 
 def _collector(options: ServeOptions, storage: Storage, relay: Relay, engine: Engine, parts: EngineParts) -> Collector:

@@ -142,7 +142,7 @@ def parse_address(value: str) -> tuple[str, int]:
     (('127.0.0.1', 9187), ('0.0.0.0', 9187), ('::1', 0))
     """
     if "@" in value or "/" in value:
-        raise ValueError("it is [HOST:]PORT, without user, password or path: there is no login")
+        raise ValueError("it is [HOST:]PORT, without user, password or path")
     host, colon, port = value.rpartition(":")
     if colon and not host:
         raise ValueError("the host is empty; 0.0.0.0 is every IPv4 address of the machine")
