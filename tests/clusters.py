@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -81,3 +82,18 @@ def new_database(cluster: EmbeddedPostgres, kind: str = "test", template: str = 
             yield name
         finally:
             admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def drop_schemas(connection: psycopg.Connection[Any], *kept: str) -> None:
+    """Drop all schemas but PostgreSQL's own and those that begin with `kept`, and make `public` anew."""
+    rows = connection.execute(
+        "SELECT nspname FROM pg_namespace WHERE NOT nspname ^@ ANY (%s) AND nspname <> 'information_schema'",
+        [["pg_", *kept]],
+    ).fetchall()
+    schemas = sql.SQL(", ").join(sql.Identifier(name) for (name,) in rows)
+    connection.execute(
+        sql.SQL(
+            "DROP SCHEMA {} CASCADE; CREATE SCHEMA public AUTHORIZATION pg_database_owner;"
+            " GRANT USAGE ON SCHEMA public TO PUBLIC"
+        ).format(schemas)
+    )

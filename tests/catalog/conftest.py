@@ -52,9 +52,9 @@ def install_into(
     return asyncio.run(run())
 
 
-@pytest.fixture
-def bare_connect(dsn: str) -> Iterator[Connect]:
-    """Connect to a database without the catalog, as a superuser or as one of the ordinary roles."""
+@contextmanager
+def connections(dsn: str) -> Iterator[Connect]:
+    """Connect to a database, as a superuser or as one of the ordinary roles; the connections are closed at the end."""
     opened: list[Connection] = []
     with psycopg.connect(dsn, autocommit=True) as admin:
         for role in ROLES:
@@ -72,6 +72,13 @@ def bare_connect(dsn: str) -> Iterator[Connect]:
     yield connect
     for connection in opened:
         connection.close()
+
+
+@pytest.fixture
+def bare_connect(dsn: str) -> Iterator[Connect]:
+    """Connect to a database without the catalog, as a superuser or as one of the ordinary roles."""
+    with connections(dsn) as connect:
+        yield connect
 
 
 @pytest.fixture(scope="session")

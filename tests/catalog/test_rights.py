@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
 
-from tests.catalog.conftest import Connect, Connection, Engine, sqlstate
+from server.postgres.cluster import EmbeddedPostgres
+from tests.catalog.conftest import Connect, Connection, Engine, connections, sqlstate
+from tests.clusters import new_database
 
 
-@pytest.fixture
-def alice(connect: Connect) -> Engine:
+def made(alice: Connection) -> Engine:
     """Alice, with a stream table st (id 1) over her table t."""
-    engine = Engine(connect("catalog_alice"))
+    engine = Engine(alice)
     engine.connection.execute("CREATE TABLE t (id int)")
     engine.refresh(engine.create("st", t=["id"]))
     return engine
 
 
 @pytest.fixture
+def alice(connect: Connect) -> Engine:
+    return made(connect("catalog_alice"))
+
+
+@pytest.fixture
 def bob(alice: Engine, connect: Connect) -> Connection:
     return connect("catalog_bob")
+
+
+@pytest.fixture(scope="module")
+def shared_connect(cluster: EmbeddedPostgres, template: str) -> Iterator[Connect]:
+    """Connect to a database with alice's stream table, for all calls that are refused, and so change nothing."""
+    with new_database(cluster, "rights", template) as name, connections(cluster.dsn(name)) as connect:
+        made(connect("catalog_alice"))
+        yield connect
 
 
 def as_owner(connection: Connection, owner: str, statement: str, parameters: Any = None) -> Any:
@@ -59,22 +74,23 @@ CALLS = [
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_another_role_can_do_nothing(bob: Connection, call: str, dsn: str) -> None:
-    call = call.replace("'postgres'", "'" + psycopg.conninfo.conninfo_to_dict(dsn)["user"] + "'")
-    assert sqlstate(bob, f"SELECT pgtrickle.{call}") == "42501"
+def test_another_role_can_do_nothing(cluster: EmbeddedPostgres, shared_connect: Connect, call: str) -> None:
+    call = call.replace("'postgres'", f"'{cluster.user}'")
+    with shared_connect("catalog_bob") as bob:
+        assert sqlstate(bob, f"SELECT pgtrickle.{call}") == "42501"
 
 
 @pytest.mark.parametrize("call", [call for call in CALLS if "_runner" not in call])
-def test_a_defining_query_cannot_act_for_others(alice: Engine, bob: Connection, connect: Connect, call: str) -> None:
+def test_a_defining_query_cannot_act_for_others(shared_connect: Connect, call: str) -> None:
     # The engine, a superuser, refreshes bob's stream table under bob's role; his query calls the kernel.
-    engine = connect(autocommit=False)
-    bob.execute(
-        "CREATE FUNCTION sneaky(call text) RETURNS text LANGUAGE plpgsql AS "
-        "$$ DECLARE r text; BEGIN EXECUTE 'SELECT pgtrickle.' || call INTO r; RETURN r; END $$"
-    )
-    engine.execute("SET LOCAL ROLE catalog_bob")
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        as_owner(engine, "catalog_bob", "SELECT to_jsonb(public.sneaky($1->>'call'))", {"call": call})
+    with shared_connect("catalog_bob") as bob, shared_connect(autocommit=False) as engine:
+        bob.execute(
+            "CREATE OR REPLACE FUNCTION sneaky(call text) RETURNS text LANGUAGE plpgsql AS "
+            "$$ DECLARE r text; BEGIN EXECUTE 'SELECT pgtrickle.' || call INTO r; RETURN r; END $$"
+        )
+        engine.execute("SET LOCAL ROLE catalog_bob")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            as_owner(engine, "catalog_bob", "SELECT to_jsonb(public.sneaky($1->>'call'))", {"call": call})
 
 
 @pytest.mark.parametrize("escape", ["RESET ROLE", "SET ROLE catalog_alice", "SET SESSION AUTHORIZATION DEFAULT"])

@@ -19,13 +19,17 @@ from server.intercept.engine_interface import Backend, EngineInterface, NoEngine
 from server.postgres.cluster import EmbeddedPostgres
 from server.relay.context import Limits
 from server.relay.listener import Relay
-from tests.clusters import new_database
+from tests.clusters import drop_schemas, new_database
 from tests.server.subscriptions.feed_hub import FeedEngine, FeedHub
 from tests.server.subscriptions.subscribing import Subscribed
 from tests.server.subscriptions.table_engine import TableEngine
 from tests.server.wire import Wire
 
 T = TypeVar("T")
+
+TERMINATE_OTHERS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
 
 
 class RunningRelay:
@@ -57,6 +61,22 @@ class RunningRelay:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(60)
         self.loop.close()
+
+
+@pytest.fixture(scope="module")
+def module_database(cluster: EmbeddedPostgres) -> Iterator[str]:
+    """The name of a database for all tests of a file."""
+    with new_database(cluster, "server") as name:
+        yield name
+
+
+@pytest.fixture
+def database(cluster: EmbeddedPostgres, module_database: str) -> Iterator[str]:
+    """The name of a database that is empty: it is that of the file, and what the test has made there is dropped."""
+    yield module_database
+    with psycopg.connect(cluster.dsn(module_database), autocommit=True) as admin:
+        admin.execute(TERMINATE_OTHERS)  # relays may end later
+        drop_schemas(admin)
 
 
 @pytest.fixture(scope="session")
