@@ -194,6 +194,11 @@ def test_sources_histories_and_dependents_go_with_cascade(db: Database) -> None:
     connection.execute("CREATE VIEW failed AS SELECT * FROM pgtrickle.pgt_refresh_history WHERE status = 'FAILED'")
     connection.execute("CREATE VIEW states AS SELECT name, status FROM pgtrickle.pgt_status()")
     connection.execute("CREATE VIEW of_states AS SELECT name FROM states")
+    connection.execute("CREATE VIEW of_failed AS SELECT f.* FROM failed f, pgtrickle.pgt_stream_tables")
+    connection.execute(
+        "CREATE FUNCTION failures() RETURNS SETOF pgtrickle.pgt_refresh_history"
+        " BEGIN ATOMIC SELECT * FROM pgtrickle.pgt_refresh_history; END"
+    )
     with pytest.raises(errors.DependentObjectsStillExist) as failure:
         connection.execute("DROP EXTENSION pg_trickle")
     assert str(failure.value.diag.message_detail).splitlines() == [
@@ -201,13 +206,16 @@ def test_sources_histories_and_dependents_go_with_cascade(db: Database) -> None:
         for name in (
             "source public.counter",
             "history of public.t",
+            "function public.failures()",
             "rule _RETURN on view public.failed",
+            "rule _RETURN on view public.of_failed",
             "rule _RETURN on view public.states",
         )
     ]
     connection.execute("DROP EXTENSION pg_trickle CASCADE")
     left = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v')"
     assert connection.execute(left).fetchall() == [("t",)]
+    assert connection.execute("SELECT to_regproc('failures')").fetchone() == (None,)
     with pytest.raises(errors.UndefinedObject):
         connection.execute("SUBSCRIBE (SELECT * FROM t) AS OF AT LEAST 0")
 
