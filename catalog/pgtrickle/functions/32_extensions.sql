@@ -174,7 +174,7 @@ BEGIN
     DELETE FROM pgtrickle.pgt_watermark_groups;
     DELETE FROM pgtrickle.pgt_refresh_groups;
     DELETE FROM pgtrickle.pgt_refresh_history;
-    DELETE FROM pgtrickle.pgt_requests q WHERE q.error IS NOT NULL;
+    DELETE FROM pgtrickle.pgt_requests q WHERE q.xid IS DISTINCT FROM pg_current_xact_id_if_assigned();
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._drop_contents() FROM PUBLIC;
 

@@ -67,7 +67,12 @@ def test_cascade_leaves_nothing_of_pg_trickle_but_what_the_server_needs(filled: 
 def test_what_was_dropped_is_made_anew_for_create_extension_only(
     filled: Database, eventually: Callable[..., Any]
 ) -> None:
+    with psycopg.connect(filled.server.direct_dsn(filled.name), autocommit=True) as direct:
+        filled.run(f"ALTER DATABASE {filled.name} SET pg_trickle.enabled = off")
+        direct.execute("SELECT pgtrickle.create_stream_table('left_over', 'SELECT 1 AS n')")
     filled.run("DROP EXTENSION pg_trickle CASCADE")
+    assert filled.value("SELECT count(*) FROM pgtrickle.pgt_requests") == 0
+    filled.run(f"ALTER DATABASE {filled.name} RESET pg_trickle.enabled")
     connection = filled.connect()
     for call in ("SELECT pgtrickle.create_stream_table('u', 'SELECT 1 AS n')", "SELECT * FROM pgtrickle.pgt_status()"):
         with pytest.raises(errors.UndefinedFunction):
@@ -440,3 +445,19 @@ def test_two_servers_and_a_role_that_is_no_superuser(
         for server in servers:
             if server.process is not None:
                 server.stop()
+
+
+def test_writers_go_on_where_an_immediate_stream_table_was(db: Database, eventually: Callable[..., Any]) -> None:
+    connection = db.connect()
+    connection.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    connection.execute(
+        "SELECT pgtrickle.create_stream_table('s', 'SELECT sum(n) AS total FROM t', refresh_mode => 'IMMEDIATE')"
+    )
+    connection.execute("INSERT INTO t VALUES (1, 10)")
+    assert connection.execute("SELECT total FROM s").fetchone() == (10,)
+    connection.execute("BEGIN; DROP EXTENSION pg_trickle CASCADE; INSERT INTO t VALUES (2, 20); COMMIT")
+    connection.execute("UPDATE t SET n = n + 1; DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (3, 30)")
+    assert connection.execute("SELECT array_agg(n ORDER BY id) FROM t").fetchone() == ([21, 30],)
+    eventually(lambda: connection.execute("SELECT FROM pg_trigger WHERE tgrelid = 't'::regclass").fetchall() == [])
+    left = "SELECT relname FROM pg_class WHERE relnamespace = 'pgtrickle_changes'::regnamespace AND relkind = 'r'"
+    eventually(lambda: connection.execute(left).fetchall() == [])
