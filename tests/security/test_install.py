@@ -99,6 +99,24 @@ def test_schema_that_was_there_before(squatted: Squatted, schema: str, system: S
     squatted.install(system)
 
 
+def test_nothing_is_asked_of_a_stranger_about_what_was_uninstalled(squatted: Squatted) -> None:
+    """The list of what was uninstalled is read before anything is installed: a view in its place would run code."""
+    for statement in (
+        "CREATE SCHEMA pgtrickle",
+        "CREATE TABLE pgtrickle.ran (who text)",
+        "CREATE FUNCTION pgtrickle.evil() RETURNS text LANGUAGE sql VOLATILE AS"
+        " $$ INSERT INTO pgtrickle.ran VALUES (current_user) RETURNING 'pg_trickle' $$",
+        "CREATE VIEW pgtrickle.pgt_uninstalled AS SELECT pgtrickle.evil() AS extension",
+    ):
+        squatted.mallory.execute(statement)
+    squatted.refused(STREAM_TABLES)
+    with psycopg.connect(squatted.server.dsn(squatted.name), autocommit=True) as client:
+        client.execute("SELECT 1")
+    assert squatted.value("SELECT count(*) FROM pgtrickle.ran") == 0
+    squatted.mallory.execute("DROP SCHEMA pgtrickle CASCADE")
+    squatted.install(STREAM_TABLES)
+
+
 @pytest.mark.parametrize("system", [STREAM_TABLES, QUEUES, REGISTERS], ids=lambda system: str(system.schema))
 def test_schema_that_changed_hands_after_the_installation(squatted: Squatted, system: System) -> None:
     squatted.install(system)

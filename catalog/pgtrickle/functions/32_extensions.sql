@@ -174,7 +174,7 @@ BEGIN
     DELETE FROM pgtrickle.pgt_watermark_groups;
     DELETE FROM pgtrickle.pgt_refresh_groups;
     DELETE FROM pgtrickle.pgt_refresh_history;
-    DELETE FROM pgtrickle.pgt_requests q WHERE q.error IS NOT NULL;
+    DELETE FROM pgtrickle.pgt_requests q WHERE q.xid IS DISTINCT FROM pg_current_xact_id_if_assigned();
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._drop_contents() FROM PUBLIC;
 
@@ -187,17 +187,19 @@ DECLARE
     how CONSTANT text := CASE WHEN and_dependents THEN 'CASCADE' ELSE 'RESTRICT' END;
     command text;
 BEGIN
-    FOR command IN
-        SELECT format('DROP EVENT TRIGGER %I', e.evtname)
-          FROM pg_event_trigger e JOIN pg_proc p ON p.oid = e.evtfoid WHERE p.pronamespace = 'pgtrickle'::regnamespace
-        UNION ALL
-        SELECT format('DROP VIEW IF EXISTS %s %s', c.oid::regclass, how)
-          FROM pg_class c WHERE c.relnamespace = 'pgtrickle'::regnamespace AND c.relkind = 'v' AND c.relname <> 'pgt_stream_tables'
-        UNION ALL
-        SELECT format('DROP ROUTINE IF EXISTS %s %s', p.oid::regprocedure, how)
-          FROM pg_proc p
-         WHERE p.pronamespace = 'pgtrickle'::regnamespace AND NOT starts_with(p.proname, '_')
-            OR p.pronamespace = 'pgtrickle_roles'::regnamespace
+    -- One statement for all of a kind, which may depend on one another.
+    FOREACH command IN ARRAY
+        ARRAY(SELECT format('DROP EVENT TRIGGER %I', e.evtname)
+                FROM pg_event_trigger e JOIN pg_proc p ON p.oid = e.evtfoid WHERE p.pronamespace = 'pgtrickle'::regnamespace)
+        || ARRAY(SELECT format('DROP VIEW %s %s', string_agg(c.oid::regclass::text, ', '), how)
+                   FROM pg_class c
+                  WHERE c.relnamespace = 'pgtrickle'::regnamespace AND c.relkind = 'v' AND c.relname <> 'pgt_stream_tables'
+                 HAVING count(*) > 0)
+        || ARRAY(SELECT format('DROP ROUTINE %s %s', string_agg(p.oid::regprocedure::text, ', '), how)
+                   FROM pg_proc p
+                  WHERE p.pronamespace = 'pgtrickle'::regnamespace AND NOT starts_with(p.proname, '_')
+                     OR p.pronamespace = 'pgtrickle_roles'::regnamespace
+                 HAVING count(*) > 0)
     LOOP
         EXECUTE command;
     END LOOP;
@@ -222,26 +224,27 @@ DECLARE
     d record;
     command text;
 BEGIN
-    FOR d IN
-        SELECT o.*, i.type, i.identity, c.relkind, c.oid AS relid
+    -- One by one: others may go with it.
+    LOOP
+        SELECT o.*, i.type, c.relkind, c.oid AS relid INTO d
           FROM pgtrickle._dependent_objects(pgtrickle._own_schemas()) o
          CROSS JOIN LATERAL pg_identify_object(o.classid, o.objid, o.objsubid) AS i
           LEFT JOIN pg_rewrite r ON o.classid = 'pg_rewrite'::regclass AND r.oid = o.objid
           LEFT JOIN pg_class c ON c.oid = r.ev_class
          WHERE o.classid <> 'pg_trigger'::regclass
-    LOOP
-        command := CASE WHEN d.relkind = 'v' THEN format('DROP VIEW IF EXISTS %s CASCADE', d.relid::regclass)
-                        WHEN d.relkind = 'm' THEN format('DROP MATERIALIZED VIEW IF EXISTS %s CASCADE', d.relid::regclass)
+         ORDER BY o.classid, o.objid LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        command := CASE WHEN d.relkind = 'v' THEN format('DROP VIEW %s CASCADE', d.relid::regclass)
+                        WHEN d.relkind = 'm' THEN format('DROP MATERIALIZED VIEW %s CASCADE', d.relid::regclass)
                         WHEN d.type IN ('function', 'procedure', 'aggregate')
-                            THEN format('DROP ROUTINE IF EXISTS %s CASCADE', d.objid::regprocedure) END;
+                            THEN format('DROP ROUTINE %s CASCADE', d.objid::regprocedure) END;
         IF command IS NULL THEN
             RAISE EXCEPTION USING ERRCODE = '2BP01',
                 MESSAGE = 'cannot drop extension pg_trickle because other objects depend on it',
                 DETAIL = format('%s depends on what the server goes on to need.', pg_describe_object(d.classid, d.objid, d.objsubid)),
                 HINT = 'Drop it by a statement of its own.';
-        ELSIF EXISTS (SELECT FROM pg_identify_object(d.classid, d.objid, 0) i WHERE i.identity IS NOT NULL) THEN
-            EXECUTE command;
         END IF;
+        EXECUTE command;
     END LOOP;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._drop_dependents() FROM PUBLIC;

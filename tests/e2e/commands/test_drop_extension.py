@@ -67,7 +67,12 @@ def test_cascade_leaves_nothing_of_pg_trickle_but_what_the_server_needs(filled: 
 def test_what_was_dropped_is_made_anew_for_create_extension_only(
     filled: Database, eventually: Callable[..., Any]
 ) -> None:
+    with psycopg.connect(filled.server.direct_dsn(filled.name), autocommit=True) as direct:
+        filled.run(f"ALTER DATABASE {filled.name} SET pg_trickle.enabled = off")
+        direct.execute("SELECT pgtrickle.create_stream_table('left_over', 'SELECT 1 AS n')")
     filled.run("DROP EXTENSION pg_trickle CASCADE")
+    assert filled.value("SELECT count(*) FROM pgtrickle.pgt_requests") == 0
+    filled.run(f"ALTER DATABASE {filled.name} RESET pg_trickle.enabled")
     connection = filled.connect()
     for call in ("SELECT pgtrickle.create_stream_table('u', 'SELECT 1 AS n')", "SELECT * FROM pgtrickle.pgt_status()"):
         with pytest.raises(errors.UndefinedFunction):
@@ -194,6 +199,11 @@ def test_sources_histories_and_dependents_go_with_cascade(db: Database) -> None:
     connection.execute("CREATE VIEW failed AS SELECT * FROM pgtrickle.pgt_refresh_history WHERE status = 'FAILED'")
     connection.execute("CREATE VIEW states AS SELECT name, status FROM pgtrickle.pgt_status()")
     connection.execute("CREATE VIEW of_states AS SELECT name FROM states")
+    connection.execute("CREATE VIEW of_failed AS SELECT f.* FROM failed f, pgtrickle.pgt_stream_tables")
+    connection.execute(
+        "CREATE FUNCTION failures() RETURNS SETOF pgtrickle.pgt_refresh_history"
+        " BEGIN ATOMIC SELECT * FROM pgtrickle.pgt_refresh_history; END"
+    )
     with pytest.raises(errors.DependentObjectsStillExist) as failure:
         connection.execute("DROP EXTENSION pg_trickle")
     assert str(failure.value.diag.message_detail).splitlines() == [
@@ -201,13 +211,16 @@ def test_sources_histories_and_dependents_go_with_cascade(db: Database) -> None:
         for name in (
             "source public.counter",
             "history of public.t",
+            "function public.failures()",
             "rule _RETURN on view public.failed",
+            "rule _RETURN on view public.of_failed",
             "rule _RETURN on view public.states",
         )
     ]
     connection.execute("DROP EXTENSION pg_trickle CASCADE")
     left = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v')"
     assert connection.execute(left).fetchall() == [("t",)]
+    assert connection.execute("SELECT to_regproc('failures')").fetchone() == (None,)
     with pytest.raises(errors.UndefinedObject):
         connection.execute("SUBSCRIBE (SELECT * FROM t) AS OF AT LEAST 0")
 
@@ -432,3 +445,19 @@ def test_two_servers_and_a_role_that_is_no_superuser(
         for server in servers:
             if server.process is not None:
                 server.stop()
+
+
+def test_writers_go_on_where_an_immediate_stream_table_was(db: Database, eventually: Callable[..., Any]) -> None:
+    connection = db.connect()
+    connection.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    connection.execute(
+        "SELECT pgtrickle.create_stream_table('s', 'SELECT sum(n) AS total FROM t', refresh_mode => 'IMMEDIATE')"
+    )
+    connection.execute("INSERT INTO t VALUES (1, 10)")
+    assert connection.execute("SELECT total FROM s").fetchone() == (10,)
+    connection.execute("BEGIN; DROP EXTENSION pg_trickle CASCADE; INSERT INTO t VALUES (2, 20); COMMIT")
+    connection.execute("UPDATE t SET n = n + 1; DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (3, 30)")
+    assert connection.execute("SELECT array_agg(n ORDER BY id) FROM t").fetchone() == ([21, 30],)
+    eventually(lambda: connection.execute("SELECT FROM pg_trigger WHERE tgrelid = 't'::regclass").fetchall() == [])
+    left = "SELECT relname FROM pg_class WHERE relnamespace = 'pgtrickle_changes'::regnamespace AND relkind = 'r'"
+    eventually(lambda: connection.execute(left).fetchall() == [])
