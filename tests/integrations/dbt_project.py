@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +25,46 @@ ADAPTER = Path(__file__).parents[2] / "integrations" / "dbt"
 SECONDS = 300.0
 
 
-def installed(request: pytest.FixtureRequest, work: Path) -> Path:
-    """The directory of the programs of dbt's environment, with the adapter as it is now."""
+@dataclass(frozen=True)
+class Dbt:
+    """dbt's environment, and the directory into which the adapter is installed, as it is now."""
+
+    programs: Path
+    adapter: Path
+
+    def run(self, program: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment in a directory."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("DBT_")}
+        return subprocess.run(
+            [str(self.programs / program), *arguments],
+            cwd=folder,
+            env={**inherited, "PYTHONPATH": str(self.adapter)},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+
+
+def installed(request: pytest.FixtureRequest, work: Path) -> Dbt:
+    """dbt from the cache, or from its registry; the adapter from its sources."""
     lock = ADAPTER / "requirements.lock"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
     assert request.config.cache is not None
     folder = Path(request.config.cache.mkdir(f"dbt-{digest}"))
-    programs = environment(folder, "--no-deps", "--require-hashes", "-r", str(lock))
-    sources = work / "dbt-headwater"
+    dbt = Dbt(environment(folder, "--no-deps", "--require-hashes", "-r", str(lock)), work / "installed")
+    sources = work / "sources"
     shutil.copytree(ADAPTER, sources, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__", ".*"))
-    pip = [str(programs / "pip"), "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
-    done = subprocess.run(
-        [*pip, "--no-build-isolation", "--force-reinstall", str(sources)],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    options = ["--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation"]
+    done = dbt.run("pip", "install", *options, "--target", str(dbt.adapter), str(sources), folder=work)
     assert done.returncode == 0, done.stdout + done.stderr
-    return programs
+    return dbt
 
 
 class Project:
     """A project with two targets, `dev` in the schema `analytics` and `next` in `analytics_next`."""
 
-    def __init__(self, programs: Path, folder: Path, database: Database):
-        self.programs = programs
+    def __init__(self, dbt: Dbt, folder: Path, database: Database):
+        self.installed = dbt
         self.folder = folder
         self.database = database
         self.models = folder / "models"
@@ -77,14 +93,8 @@ class Project:
 
     def dbt(self, *arguments: str, fails: bool = False) -> str:
         """Run dbt, and return what it has written."""
-        done = subprocess.run(
-            [str(self.programs / "dbt"), "--no-use-colors", *arguments, "--profiles-dir", str(self.folder)],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            env={key: value for key, value in os.environ.items() if not key.startswith("DBT_")},
-        )
+        options = ["--profiles-dir", str(self.folder)]
+        done = self.installed.run("dbt", "--no-use-colors", *arguments, *options, folder=self.folder)
         assert (done.returncode != 0) == fails, done.stdout + done.stderr
         return done.stdout
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.e2e.conftest import Database
-from tests.integrations.dbt_project import Project, installed
+from tests.integrations.dbt_project import ADAPTER, Dbt, Project, installed
 
 pytestmark = pytest.mark.long
 
@@ -22,14 +21,14 @@ LARGE = "select customer, total from {{ ref('totals') }} where total > 15"
 
 
 @pytest.fixture(scope="session")
-def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dbt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dbt:
     return installed(request, tmp_path_factory.mktemp("adapter"))
 
 
-def _project(programs: Path, folder: Path, database: Database) -> Project:
+def _project(dbt: Dbt, folder: Path, database: Database) -> Project:
     database.run("CREATE TABLE orders (id int PRIMARY KEY, customer text, amount int)")
     database.run("INSERT INTO orders VALUES (1, 'a', 10), (2, 'a', 20), (3, 'b', 7)")
-    project = Project(programs, folder / "shop", database)
+    project = Project(dbt, folder / "shop", database)
     project.model("staged", "select id, customer, amount from {{ source('shop', 'orders') }}", materialized="view")
     project.model("totals", TOTALS, materialized="stream_table", schedule="1s")
     project.model("large", LARGE, materialized="stream_table", schedule="1s")
@@ -38,15 +37,15 @@ def _project(programs: Path, folder: Path, database: Database) -> Project:
 
 
 @pytest.fixture
-def shop(programs: Path, tmp_path: Path, live_db: Database) -> Project:
+def shop(dbt: Dbt, tmp_path: Path, live_db: Database) -> Project:
     """Orders, a view of them, a stream table over that, and one over this; the scheduler is at work."""
-    return _project(programs, tmp_path, live_db)
+    return _project(dbt, tmp_path, live_db)
 
 
 @pytest.fixture
-def quiet_shop(programs: Path, tmp_path: Path, db: Database) -> Project:
+def quiet_shop(dbt: Dbt, tmp_path: Path, db: Database) -> Project:
     """The same, and nothing is refreshed but by hand."""
-    return _project(programs, tmp_path, db)
+    return _project(dbt, tmp_path, db)
 
 
 def identity(database: Database) -> list[tuple[Any, ...]]:
@@ -61,14 +60,13 @@ def identity(database: Database) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_the_adapter_is_typed_and_its_examples_are_true(programs: Path) -> None:
-    folder = Path(__file__).parents[2] / "integrations" / "dbt"
-    done = subprocess.run([str(programs / "mypy")], cwd=folder, capture_output=True, text=True, timeout=300)
+def test_the_adapter_is_typed_and_its_examples_are_true(dbt: Dbt) -> None:
+    done = dbt.run("mypy", folder=ADAPTER)
     assert done.returncode == 0, done.stdout
     for module in ("sql", "registers"):
         program = f"import doctest, dbt.adapters.headwater.{module} as m; print(doctest.testmod(m))"
-        done = subprocess.run([str(programs / "python"), "-c", program], capture_output=True, text=True, timeout=300)
-        assert done.stdout.startswith("TestResults(failed=0, attempted=") and "attempted=0" not in done.stdout
+        shown = dbt.run("python", "-c", program, folder=ADAPTER.parent).stdout
+        assert shown.startswith("TestResults(failed=0, attempted=") and "attempted=0" not in shown
 
 
 def test_a_second_run_changes_nothing(quiet_shop: Project) -> None:
@@ -92,6 +90,36 @@ def test_rows_follow_between_runs(shop: Project, eventually: Callable[..., Any])
     shop.database.run("INSERT INTO orders VALUES (4, 'b', 100)")
     large = "SELECT customer, total FROM analytics.large ORDER BY 1"
     eventually(lambda: shop.database.rows(large) == [("a", 30), ("b", 107)])
+
+
+def test_writers_do_not_wait_while_a_stream_table_is_filled(
+    quiet_shop: Project, eventually: Callable[..., Any]
+) -> None:
+    shop, db = quiet_shop, quiet_shop.database
+    db.run("""CREATE FUNCTION held(id int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS
+        'BEGIN PERFORM pg_advisory_xact_lock_shared(42); RETURN id; END'""")
+    query = "select public.held(id) as id from {{ source('shop', 'orders') }}"
+    shop.model("totals", query, materialized="stream_table", refresh_mode="DIFFERENTIAL")
+    db.run("SELECT pg_advisory_lock(42)")
+    running = threading.Thread(target=shop.dbt, args=("run", "--select", "totals"))
+    running.start()
+    try:
+        eventually(lambda: db.rows("SELECT is_populated FROM pgtrickle.pgt_stream_tables") == [(False,)])
+        db.run("SET statement_timeout = '60s'; INSERT INTO orders VALUES (4, 'b', 100)")
+    finally:
+        db.run("SELECT pg_advisory_unlock(42)")
+        running.join()
+    db.assert_refreshed("analytics.totals")
+    assert db.value("SELECT count(*) FROM analytics.totals") == 4
+
+
+def test_what_an_interrupted_run_has_left_goes(quiet_shop: Project) -> None:
+    shop, db = quiet_shop, quiet_shop.database
+    shop.dbt("run")
+    db.create("analytics.totals__dbt_tmp", "SELECT id FROM public.orders")
+    shop.dbt("run")
+    names = "SELECT pgt_name FROM pgtrickle.pgt_stream_tables ORDER BY 1"
+    assert db.rows(names) == [("large",), ("totals",)]
 
 
 def test_another_query_and_other_parameters_keep_the_table(quiet_shop: Project) -> None:

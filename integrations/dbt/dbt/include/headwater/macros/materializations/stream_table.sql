@@ -10,6 +10,7 @@
   {%- do headwater_check_contract(sql) -%}
 
   {{ run_hooks(pre_hooks, inside_transaction=False) }}
+  {{ drop_relation_if_exists(load_cached_relation(intermediate)) }}
   {{ run_hooks(pre_hooks, inside_transaction=True) }}
 
   {%- set present = headwater_stream_table(this) if existing is not none else none -%}
@@ -21,7 +22,6 @@
     {%- if existing is none -%}
       {%- set done = headwater_stream_table_call('create_stream_table', target, sql, options) -%}
     {%- else -%}
-      {{ drop_relation_if_exists(load_cached_relation(intermediate)) }}
       {%- set done = headwater_stream_table_call('create_stream_table', intermediate, sql, options) -%}
       {%- do headwater_exchange(existing, intermediate, target) -%}
     {%- endif -%}
