@@ -49,13 +49,17 @@ class Session:
     async def connection(self) -> AsyncIterator[Connection]:
         """The session's connection, for one page at a time. Raises psycopg.Error."""
         async with self._turn:
-            if self._connection is None or not self._connection.usable:
-                self._connection = await self.login.connect()
+            connection = self._connection
+            if connection is None or not connection.usable:
+                connection = await self.login.connect()
+            if self.ended.is_set():  # meanwhile
+                await connection.close()
+                raise psycopg.OperationalError("the session has ended")
+            self._connection = connection
             try:
-                yield self._connection
-            except (psycopg.Error, asyncio.CancelledError) as error:
-                if not isinstance(error, psycopg.Error) or not self._connection.usable:
-                    await self._connection.close()
+                yield connection
+            except asyncio.CancelledError:
+                await connection.close()  # a statement may still run in it
                 raise
             finally:
                 self._connection_used_at = time.monotonic()

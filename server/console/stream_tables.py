@@ -83,11 +83,11 @@ ORDER BY h.refresh_id DESC LIMIT 100
 """
 
 CHOICES = f"""
-SELECT s.pgt_schema AS schema, s.pgt_name AS name, s.engine, e.value AS executor
+SELECT s.pgt_schema AS schema, s.pgt_name AS name, s.engine, h.executor, h.executor_reason AS why
 FROM pgtrickle.pgt_stream_tables s
-CROSS JOIN LATERAL (SELECT x.value FROM pgtrickle.explain_st(format('%I.%I', s.pgt_schema, s.pgt_name)) x
-                    WHERE x.property = 'Last Executor') AS e
-WHERE {VISIBLE} ORDER BY 1, 2 LIMIT 200
+CROSS JOIN LATERAL (SELECT r.executor, r.executor_reason FROM pgtrickle.pgt_refresh_history r
+                    WHERE r.pgt_id = s.pgt_id AND r.status <> 'SKIPPED' ORDER BY r.refresh_id DESC LIMIT 1) AS h
+WHERE {VISIBLE} ORDER BY 1, 2
 """
 
 

@@ -82,7 +82,8 @@ export const sparkPage = page('spark', 'Spark and refreshes', 'spark', (data) =>
     [
       ['Stream table', link],
       ['Engine', (row) => row.engine],
-      ['Last executor, and why', (row) => row.executor, 'text'],
+      ['Last executor', (row) => row.executor],
+      ['Why', (row) => row.why || '', 'text'],
     ],
     data.choices,
   ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import time
 from collections.abc import Iterator
 
 import psycopg
@@ -163,3 +165,50 @@ def test_pages_call_no_function_that_somebody_has_put_on_the_search_path(client:
     assert client.ask("GET", "/api/stream-table?schema=public&name=s")[1]["stream_table"]["status"] == "ACTIVE"
     assert client.ask("POST", "/api/sql", {"statement": "SELECT clock_timestamp()"})[1]["error"] is None
     assert console_db.value("SELECT count(*) FROM trap.sprung") == 1  # of the user's own statement
+
+
+def test_functions_of_somebody_elses_register_are_not_called_unasked(client: Client, console_db: Database) -> None:
+    """They belong to the register's owner, who can write them anew, and run with the rights of who calls them."""
+    owner = f"register_owner_{os.getpid()}"
+    db = console_db
+    db.run(f"""
+        CREATE ROLE {owner} LOGIN PASSWORD 'secret';
+        GRANT USAGE ON SCHEMA accum TO {owner}, {USER};
+        GRANT INSERT ON accum._registers TO {owner}
+    """)
+    try:
+        connection = db.connect(user=owner, password="secret")
+        connection.execute("""SELECT accum.register_create('till', '{"shop": "int"}', '{"cash": "numeric"}')""")
+        db.run(f"GRANT SELECT ON ALL TABLES IN SCHEMA accum TO {USER}")
+        period = "2026-01-01"
+        movement = f'[{{"recorder": "r", "period": "{period}", "shop": 1, "cash": 5}}]'
+        connection.execute("SELECT accum.register_post('till', %s)", [movement])
+        client.log_in(USER, "secret", db.name)
+        status, shown = client.ask("GET", "/api/register?name=till&period=year")
+        assert (status, shown["owner"], shown["is_trusted"], shown["balances"]) == (200, owner, False, None)
+        status, shown = client.ask("GET", "/api/register?name=till&period=year&confirmed=1")
+        assert status == 200, shown
+        assert [row["balance"] for row in shown["balances"]][-1] == {"cash": 5}
+        client.log_in(owner, "secret", db.name)
+        assert client.ask("GET", "/api/register?name=till&period=year")[1]["is_trusted"] is True
+    finally:
+        db.run("SELECT accum.register_drop('till', true)")
+        drop_role(db.connection, owner)
+
+
+def test_events_end_with_the_session(client: Client, console_db: Database) -> None:
+    opened = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'headwater console' AND usename = %s"
+    before = console_db.value(opened, USER)
+    client.log_in(USER, "secret", console_db.name)
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=90)
+    connection.request("GET", "/api/changes?of=graph", headers={"Cookie": client.cookie})
+    answer = connection.getresponse()
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    assert answer.readline() == b"event: ready\n"
+    assert client.ask("POST", "/api/logout", {})[0] == 200
+    assert "event: ended" in answer.read().decode()
+    connection.close()
+    deadline = time.monotonic() + 90
+    while console_db.value(opened, USER) > before:
+        assert time.monotonic() < deadline, "its connections are still open"
+        time.sleep(0.05)

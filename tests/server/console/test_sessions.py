@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import psycopg
+import pytest
+
 from server.console.connections import Login
 from server.console.sessions import Sessions
 
@@ -62,6 +65,37 @@ async def test_session_that_is_logged_out_is_unknown_and_its_streams_are_told() 
     assert sessions.find(identity, used=True) is None
     assert sessions.find(other, used=True) is not None
     assert sessions.find(None, used=True) is None
+
+
+class Closable:
+    """Stands for a connection."""
+
+    usable = True
+
+    async def close(self) -> None:
+        self.usable = False
+
+
+async def test_session_may_end_while_a_page_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Closable] = []
+
+    async def connect(self: Login) -> Closable:
+        made.append(Closable())
+        return made[-1]
+
+    monkeypatch.setattr(Login, "connect", connect)
+    sessions = Sessions(1800, 43200, Clock())
+    identity = sessions.begin(LOGIN)
+    session = sessions.find(identity, used=True)
+    assert session is not None
+    with pytest.raises(psycopg.OperationalError, match="lost"):
+        async with session.connection():
+            await sessions.end(identity)
+            raise psycopg.OperationalError("lost")  # as a statement does then
+    with pytest.raises(psycopg.OperationalError, match="the session has ended"):
+        async with session.connection():
+            raise AssertionError
+    assert len(made) == 2 and not any(connection.usable for connection in made)
 
 
 def test_failed_logins_are_counted_for_a_minute() -> None:
