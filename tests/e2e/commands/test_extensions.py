@@ -263,6 +263,13 @@ def test_postgresql_shows_what_is_installed(db: Database) -> None:
     for statement in ("CREATE EXTENSION pgque", "DROP EXTENSION pg_accumulator", "CREATE EXTENSION pg_accumulator"):
         db.run(statement)
     assert db.rows(SHOWN) == ALL
+    db.run("DROP EXTENSION pg_trickle")
+    gone = ("pg_trickle", None, VERSION, None, False, None, ALL[1][6])
+    assert db.rows(SHOWN) == [ALL[0], gone, ALL[2]]
+    db.connect()  # as the server looks after what is installed
+    assert db.rows(SHOWN) == [ALL[0], gone, ALL[2]]
+    db.run("CREATE EXTENSION pg_trickle")
+    assert db.rows(SHOWN) == ALL
 
 
 def test_entries_that_are_made_and_dropped_past_the_server_stand_for_nothing(server: Headwater) -> None:
