@@ -26,6 +26,9 @@ MEGABYTES = 256
 LATENCY = 3.0 if "PYTEST_XDIST_WORKER" in os.environ else 1.0
 """Seconds within which others are answered; where other tests run beside they may be busy for longer."""
 
+PATIENT = ("--compile-seconds", "3600", "--compile-memory", "8000")
+"""Options of a server that lets a compilation take as long as it wants."""
+
 OWN = 200 << 20
 """Bytes that a compiler has in memory before it does anything, with much to spare."""
 
@@ -146,9 +149,24 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Headwater]:
     running.stop()
 
 
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Headwater]:
+    """A server that allows much."""
+    running = Headwater(tmp_path_factory.mktemp("patient") / "data", *PATIENT).start()
+    yield running
+    running.stop()
+
+
 @pytest.fixture
 def database(strict: Headwater) -> Iterator[Database]:
-    found = Database(strict, "postgres")
+    with prepared(strict) as database:
+        yield database
+
+
+@contextmanager
+def prepared(server: Headwater) -> Iterator[Database]:
+    """A database with a table; stream tables are dropped at the end."""
+    found = Database(server, "postgres")
     found.run("DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (id int PRIMARY KEY, a int)")
     yield found
     for (name,) in found.rows("SELECT format('%I.%I', pgt_schema, pgt_name) FROM pgtrickle.pgt_stream_tables"):
@@ -279,11 +297,8 @@ def test_complex_queries_of_one_role_leave_compilers_to_others(strict: Headwater
 
 
 @pytest.mark.parametrize("statement", ["SELECT pgtrickle.create_stream_table('x', $q${}$q$)", "SUBSCRIBE ({})"])
-def test_cancel_ends_the_compilation(tmp_path: Path, eventually: Callable[..., Any], statement: str) -> None:
-    server = Headwater(tmp_path / "data", "--compile-seconds", "3600", "--compile-memory", "8000").start()
-    database = Database(server, "postgres")
-    try:
-        database.run("CREATE TABLE t (id int PRIMARY KEY, a int)")
+def test_cancel_ends_the_compilation(patient: Headwater, eventually: Callable[..., Any], statement: str) -> None:
+    with prepared(patient) as database:
         database.create("simple", "SELECT a, count(*) AS n FROM t GROUP BY a")
         victim = database.connect()
         raised: list[BaseException] = []
@@ -297,7 +312,7 @@ def test_cancel_ends_the_compilation(tmp_path: Path, eventually: Callable[..., A
         asking = threading.Thread(target=ask)
         asking.start()
         busy = eventually(
-            lambda: [p for p in compilers(server) if p.cpu_percent(0.2) > 2 and p.cpu_times().user > SECONDS],
+            lambda: [p for p in compilers(patient) if p.cpu_percent(0.2) > 2 and p.cpu_times().user > SECONDS],
             what="a compiler at work",
         )
         victim.cancel_safe(timeout=10)
@@ -305,16 +320,13 @@ def test_cancel_ends_the_compilation(tmp_path: Path, eventually: Callable[..., A
         assert isinstance(raised[0], errors.QueryCanceled)
         assert eventually(lambda: not any(p.is_running() for p in busy), what="the end of the work")
         database.create("other", "SELECT a, sum(id) AS n FROM t GROUP BY a")
-    finally:
-        database.close()
-        server.stop()
 
 
 def test_compilers_have_nothing_of_the_server_and_end_with_it(
     tmp_path: Path, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGPASSWORD", "a secret")
-    server = Headwater(tmp_path / "data", "--compile-seconds", "3600", "--compile-memory", "8000").start()
+    server = Headwater(tmp_path / "data", *PATIENT).start()
     database = Database(server, "postgres")
     try:
         database.run("CREATE TABLE t (id int PRIMARY KEY, a int)")
