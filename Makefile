@@ -12,10 +12,11 @@ TIMED_OUT := QueryCanceled|LockNotAvailable|TimeoutError|did not hold within
 # Without its byte code each server that a test starts would compile the whole program.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-long bench bench-quick figures lock clean
+.PHONY: help install wheel quickstart test test-long bench bench-quick figures lock clean
 
 help:
 	@echo "make install      install into .venv"
+	@echo "make wheel        build the wheel, dist/headwater-VERSION-py3-none-any.whl"
 	@echo "make quickstart   watch stream tables over real flights (ARGS=--keep leaves the server running)"
 	@echo "make test         lint, type check and the tests"
 	@echo "make test-long    the tests that take long"
@@ -34,6 +35,9 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+
+wheel: install
+	$(BIN)/python -m hatchling build --target wheel
 
 quickstart: install
 	@$(BIN)/headwater quickstart $(ARGS)
@@ -65,4 +69,4 @@ lock:
 		--no-emit-index-url --no-emit-find-links --extra dev --output-file requirements.lock pyproject.toml
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
