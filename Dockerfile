@@ -1,20 +1,21 @@
 # Headwater with Apache Spark and Java; or without them, for --spark sail, sc://HOST:PORT and off; or for off alone:
 #
 #     docker build --tag headwater .
-#     docker build --tag headwater:sail --build-arg EXTRAS=sail,otel .
-#     docker build --tag headwater:off --build-arg EXTRAS=otel .
+#     docker build --tag headwater:sail --build-arg SPARK=sail .
+#     docker build --tag headwater:off --build-arg SPARK=off .
 #
-# Every package is one of those in the lock files, by its hash.
+# The packages are those of deploy/image/SPARK.lock, by their hashes.
 
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
-ARG EXTRAS=spark,otel
+ARG SPARK=spark
 WORKDIR /build
-COPY requirements.lock requirements-sail.lock ./
-RUN python -m venv /build/tools \
-    && tools/bin/pip install --no-cache-dir --constraint requirements.lock hatchling \
-    && python -m venv /opt/headwater
+COPY deploy/image deploy/image
+RUN python -m venv tools \
+    && tools/bin/pip install --no-cache-dir --require-hashes --requirement deploy/image/build.lock \
+    && python -m venv /opt/headwater \
+    && /opt/headwater/bin/pip install --no-cache-dir --require-hashes --requirement "deploy/image/${SPARK}.lock"
 COPY pyproject.toml README.md LICENSE ./
 COPY catalog catalog
 COPY engine engine
@@ -22,23 +23,20 @@ COPY headwater headwater
 COPY server server
 COPY sql sql
 RUN tools/bin/python -m hatchling build --target wheel \
-    && case ",${EXTRAS}," in *,spark,*) lock=requirements.lock ;; *) lock=requirements-sail.lock ;; esac \
-    && wheel=$(echo dist/*.whl) \
-    && sum=$(sha256sum "${wheel}") \
-    && echo "headwater[${EXTRAS}] @ file:///build/${wheel} --hash=sha256:${sum%% *}" > wheel.txt \
-    && /opt/headwater/bin/pip install --no-cache-dir --constraint "${lock}" --requirement wheel.txt
+    && /opt/headwater/bin/pip install --no-cache-dir --no-deps dist/*.whl
 
 FROM ${PYTHON_IMAGE}
-ARG EXTRAS=spark,otel
+ARG SPARK=spark
 LABEL org.opencontainers.image.title="Headwater" \
     org.opencontainers.image.description="Stream tables, queues and registers in front of any PostgreSQL" \
     org.opencontainers.image.licenses="Apache-2.0"
 # tini ends processes whose parents have gone, and passes signals on. The Java is that of the image apache/spark, which a
 # driver shares with its executors. Debian keeps one version of each, so that none can be named here.
 # hadolint ignore=DL3008
-RUN case ",${EXTRAS}," in *,spark,*) java=openjdk-17-jre-headless ;; *) java= ;; esac \
+RUN set -- tini \
+    && if [ "${SPARK}" = spark ]; then set -- "$@" openjdk-17-jre-headless; fi \
     && apt-get update \
-    && apt-get install --yes --no-install-recommends tini ${java} \
+    && apt-get install --yes --no-install-recommends "$@" \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --system --gid 7432 headwater \
     && useradd --system --uid 7432 --gid 7432 --home-dir /var/lib/headwater --shell /usr/sbin/nologin headwater \

@@ -69,7 +69,12 @@ lock:
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
-	$(COMPILE) --extra sail --extra otel --constraint requirements.lock --output-file requirements-sail.lock pyproject.toml
+	echo hatchling | $(COMPILE) --constraint requirements.lock --output-file deploy/image/build.lock -
+	for extras in "off" "sail --extra sail" "spark --extra spark"; do \
+		set -- $$extras; name=$$1; shift; \
+		$(COMPILE) --extra otel "$$@" --constraint requirements.lock --output-file deploy/image/$$name.lock pyproject.toml \
+			|| exit 1; \
+	done
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

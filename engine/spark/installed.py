@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,9 +60,9 @@ def default_target() -> str:
 
 
 def _sail_runs() -> bool:
-    from engine.spark.sail_program import ARCHITECTURES
+    from engine.spark.sail_program import why_unguarded
 
-    return sys.platform == "linux" and platform.machine() in ARCHITECTURES
+    return why_unguarded() is None
 
 
 __all__ = ["SparkNotInstalled", "check_installed", "default_target"]

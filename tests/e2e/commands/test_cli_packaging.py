@@ -183,19 +183,22 @@ def test_lock_files_have_every_dependency_with_hashes_and_agree() -> None:
     assert extras["dev"][0] == "headwater[otel,spark]"
     for file, names in (
         ("requirements.lock", ("dev", "otel", "spark", "mirror")),
-        ("requirements-sail.lock", ("otel", "sail", "mirror")),
+        ("deploy/image/off.lock", ("otel",)),
+        ("deploy/image/sail.lock", ("otel", "sail", "mirror")),
+        ("deploy/image/spark.lock", ("otel", "spark", "mirror")),
     ):
         for requirement in sum((extras[name] for name in names), project["dependencies"]):
             name = re.match(r"[\w-]+", requirement)
             assert name is not None
             if name[0] != "headwater":
-                pinned = rf"^{name[0]}(\[\w+\])?==\S+ .*\\\n    --hash=sha256:"
-                assert re.search(pinned, (ROOT / file).read_text(), re.MULTILINE), requirement
-    everything, sail = (
-        set(re.findall(r"^([\w.-]+)(?:\[\w+\])?==(\S+)", (ROOT / file).read_text(), re.MULTILINE))
-        for file in ("requirements.lock", "requirements-sail.lock")
-    )
-    assert {name for name, _ in sail - everything} == {"pyspark-client"}
+                line = rf"^{name[0]}(\[\w+\])?==\S+ .*\\\n    --hash=sha256:"
+                assert re.search(line, (ROOT / file).read_text(), re.MULTILINE), requirement
+    pinned = {
+        file: set(re.findall(r"^([\w.-]+)(?:\[\w+\])?==(\S+)", file.read_text(), re.MULTILINE))
+        for file in (ROOT / "requirements.lock", *(ROOT / "deploy" / "image").glob("*.lock"))
+    }
+    everything = pinned[ROOT / "requirements.lock"]
+    assert {name for pins in pinned.values() for name, _ in pins - everything} == {"pyspark-client"}
 
 
 def test_configuration_page_names_every_option(serve_help: str) -> None:

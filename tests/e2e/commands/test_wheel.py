@@ -26,13 +26,13 @@ from tests.e2e.conftest import copy_used_data_directory
 ROOT = Path(__file__).parents[3]
 PROGRAM = ("server", "engine", "catalog", "sql")
 
-TOTALS = """
-CREATE TABLE sales (id int PRIMARY KEY, shop int, amount int);
-INSERT INTO sales SELECT n, n % 3, n FROM generate_series(1, {rows}) AS n;
-SELECT pgtrickle.create_stream_table('totals', 'SELECT shop, sum(amount) AS total FROM sales GROUP BY shop');
-INSERT INTO sales VALUES (0, 7, 5);
-SELECT pgtrickle.refresh_stream_table('totals');
-"""
+TOTALS = (
+    "CREATE TABLE sales (id int PRIMARY KEY, shop int, amount int)",
+    "INSERT INTO sales SELECT n, n % 3, n FROM generate_series(1, {rows}) AS n",
+    "SELECT pgtrickle.create_stream_table('totals', 'SELECT shop, sum(amount) AS total FROM sales GROUP BY 1', '1h')",
+    "INSERT INTO sales VALUES (0, 7, 5)",
+    "SELECT pgtrickle.refresh_stream_table('totals')",
+)
 REFRESHES = "SELECT action, executor, status FROM pgtrickle.pgt_refresh_history ORDER BY refresh_id"
 """Each stream table has a refresh that populates it, and here one more."""
 
@@ -91,8 +91,10 @@ class Environment:
             process.terminate()
             assert process.wait(120) == 0
 
-    def psql(self, data: Path, sql: str) -> str:
-        return self.run("headwater", "psql", "--data", data, "-qAtc", "SET client_min_messages = warning", "-c", sql)
+    def psql(self, data: Path, *statements: str) -> str:
+        """What the statements give, each in a transaction of its own."""
+        commands = [word for statement in statements for word in ("-c", statement)]
+        return self.run("headwater", "psql", "--data", data, "-qAt", "-v", "ON_ERROR_STOP=1", *commands)
 
 
 def required(metadata: str) -> set[str]:
@@ -179,7 +181,7 @@ def test_program_serves_psql_status_and_a_stream_table_beside_packages_of_the_sa
     serving = bare.serve(data)
     next(serving)
     try:
-        bare.psql(data, TOTALS.format(rows=300))
+        bare.psql(data, *(statement.format(rows=300) for statement in TOTALS))
         assert bare.psql(data, "SELECT shop, total FROM totals ORDER BY shop") == "0|15150\n1|14950\n2|15050\n7|5\n"
         assert bare.psql(data, REFRESHES) == "FULL|postgres|COMPLETED\nDIFFERENTIAL|postgres|COMPLETED\n"
         shown = bare.run("headwater", "status", "--data", data)
@@ -228,7 +230,7 @@ def test_installed_from_pypi_serves_with_the_most_that_is_installed(
     serving = made.serve(data)
     next(serving)
     try:
-        made.psql(data, TOTALS.format(rows=200_000))
+        made.psql(data, *(statement.format(rows=200_000) for statement in TOTALS))
         total = "SELECT sum(total) = 20000100005 AND count(*) = 4 FROM totals"
         assert made.psql(data, total) == "t\n"
         assert made.psql(data, REFRESHES).splitlines()[0] == f"FULL|{executor}|COMPLETED"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import platform
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
-from engine.spark import installed
+from engine.spark import installed, sail_program
 from engine.spark.installed import SparkNotInstalled, check_installed, default_target
 from engine.spark.target import Target
 
@@ -25,6 +26,9 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, packages: tuple[str, 
         return ModuleSpec(name, None, origin=str(folder / name / "__init__.py")) if name in packages else None
 
     monkeypatch.setattr(installed, "find_spec", find)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(sail_program, "_filter", lambda listening, instructions: None)
 
 
 def runs(target: str) -> bool:
@@ -47,8 +51,6 @@ def test_targets_that_run_and_the_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, packages: tuple[str, ...], accepted: set[str], default: str
 ) -> None:
     install(monkeypatch, tmp_path, packages)
-    monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     assert {target for target in TARGETS if runs(target)} == accepted
     assert default_target() == default
 
@@ -67,6 +69,18 @@ def test_sail_is_no_default_where_it_cannot_be_guarded(
     monkeypatch.setattr("sys.platform", system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     assert default_target() == "off"
+
+
+def test_sail_is_no_default_where_this_user_can_set_no_packet_filter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(listening: object, instructions: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    install(monkeypatch, tmp_path, SAIL)
+    monkeypatch.setattr(sail_program, "_filter", refuse)
+    assert default_target() == "off"
+    assert "SO_ATTACH_FILTER" in (sail_program.why_unguarded() or "")
 
 
 @pytest.mark.parametrize(
