@@ -13,10 +13,11 @@ GAVE_WAY := DeadlockDetected|SerializationFailure|tuple concurrently
 # Without its byte code each server that a test starts would compile the whole program.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-long bench bench-quick docs figures lock clean
+.PHONY: help install wheel quickstart test test-long bench bench-quick docs figures lock clean
 
 help:
 	@echo "make install      install into .venv"
+	@echo "make wheel        build the wheel, dist/headwater-VERSION-py3-none-any.whl"
 	@echo "make quickstart   watch stream tables over real flights (ARGS=--keep leaves the server running)"
 	@echo "make test         lint, type check and the tests"
 	@echo "make test-long    the tests that take long"
@@ -36,6 +37,9 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+
+wheel: install
+	$(BIN)/python -m hatchling build --target wheel
 
 quickstart: install
 	@$(BIN)/headwater quickstart $(ARGS)
@@ -63,13 +67,20 @@ docs: install
 figures: install
 	@$(BIN)/python -m tests.structure.figures
 
+COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-emit-index-url --no-emit-find-links
+
 lock:
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
-		--no-emit-index-url --no-emit-find-links --extra dev --output-file requirements.lock pyproject.toml
-	cd integrations/dbt && ../../$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
-		--no-emit-index-url --no-emit-find-links --extra dev --output-file requirements.lock pyproject.toml
+	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
+	echo hatchling | $(COMPILE) --constraint requirements.lock --output-file deploy/image/build.lock -
+	for extras in "off" "sail --extra sail" "spark --extra spark"; do \
+		set -- $$extras; name=$$1; shift; \
+		$(COMPILE) --extra otel --extra console "$$@" --constraint requirements.lock --output-file deploy/image/$$name.lock pyproject.toml \
+			|| exit 1; \
+	done
+	cd integrations/dbt && $(subst $(BIN),../../$(BIN),$(COMPILE)) --extra dev --output-file requirements.lock pyproject.toml
 
 clean:
-	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info integrations/*/.mypy_cache
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis integrations/*/.mypy_cache

@@ -11,26 +11,24 @@ workers no role has all of them.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import pickle
 import select
 import signal
 import subprocess
-import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
 from catalog.session import SqlError
+from engine.child_process import python_command
 from engine.compile.worker import DONE, FAILED, RAISED, TOO_DEEP, read_message, write_message
 
 logger = structlog.get_logger(__name__)
@@ -49,7 +47,7 @@ RECENT = 64
 
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TZ")
 
-_BOOT = "import json, sys; sys.path[:0] = json.loads(sys.argv[1])\nfrom engine.compile.worker import main; main({}, {})"
+_PROGRAM = "from engine.compile.worker import main; main({}, {})"
 
 _on_behalf_of: ContextVar[str] = ContextVar("compiling_on_behalf_of", default="")
 
@@ -351,12 +349,10 @@ class CompilePool:
 
 
 def _started(limits: Limits) -> subprocess.Popen[bytes]:
-    """A new process of a worker; it knows where the program is, and nothing else of this one."""
-    here = str(Path(__file__).resolve().parents[2])
-    path = json.dumps([here, *(entry for entry in sys.path if entry and entry != here)])
+    """A new process of a worker."""
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     return subprocess.Popen(
-        [sys.executable, "-c", _BOOT.format(limits.cpu_seconds, limits.memory), path],
+        python_command(_PROGRAM.format(limits.cpu_seconds, limits.memory)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd="/",

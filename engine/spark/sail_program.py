@@ -9,8 +9,9 @@ the kernel turns everybody away. The program is two processes:
   port, opens the filter for this one source address and port, connects, and closes the filter again. A port that is
   bound cannot be anybody else's source port. Afterwards it copies bytes from one connection to the other.
 
-Both processes share one table of file descriptors (CLONE_FILES), since the filter is set by the descriptor. Nothing
-here needs privileges. No namespace is used: Sail must reach object stores.
+Both processes share one table of file descriptors (CLONE_FILES), since the filter is set by the descriptor. No namespace
+is used: Sail must reach object stores. Linux asks no privileges for any of this; where a system wants them for a packet
+filter, Sail is not started (`why_unguarded`).
 
 `python -P sail_program.py DESCRIPTOR` takes the number of the Unix socket, which listens already. One line on stdout
 says `ready` or `failed REASON`. The program ends when its standard input is closed.
@@ -98,6 +99,18 @@ def _call(result: int, name: str) -> int:
 def _filter(listening: socket.socket, instructions: list[Instruction]) -> None:
     program = _Program(instructions)
     listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program.header)
+
+
+def why_unguarded() -> str | None:
+    """Why others cannot be turned away on this machine; None where they can."""
+    if sys.platform != "linux" or platform.machine() not in ARCHITECTURES:
+        return f"there is no packet filter for it on {sys.platform} {platform.machine()}"
+    try:
+        with socket.socket() as scratch:
+            _filter(scratch, NOBODY)
+    except OSError as error:  # some kernels and containers want a capability for it
+        return f"this user can set no packet filter here (SO_ATTACH_FILTER): {error.strerror}"
+    return None
 
 
 class Gatekeeper:
@@ -214,8 +227,8 @@ def _be_sail(parent: int, to_gatekeeper: int, architecture: int, seccomp: int, l
 
 
 def main(argument: str) -> None:
-    if sys.platform != "linux" or platform.machine() not in ARCHITECTURES:
-        _say(f"failed there is no packet filter for it on {sys.platform} {platform.machine()}")
+    if reason := why_unguarded():
+        _say(f"failed {reason}")
         return
     architecture, clone, seccomp, listen = ARCHITECTURES[platform.machine()]
     libc = ctypes.CDLL(None, use_errno=True)

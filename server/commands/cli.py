@@ -44,13 +44,20 @@ def _directory(value: str) -> Path:
 
 
 def _spark(value: str) -> str:
+    from engine.spark.installed import SparkNotInstalled, check_installed
     from engine.spark.target import SparkTargetError, Target
 
     try:
-        Target.parse(value)
-    except SparkTargetError as error:
+        check_installed(Target.parse(value))
+    except (SparkTargetError, SparkNotInstalled) as error:
         raise typer.BadParameter(f"{error}; {error.hint}") from error
     return value
+
+
+def _default_spark() -> str:
+    from engine.spark.installed import default_target
+
+    return default_target()
 
 
 def _spark_conf(words: list[str] | None) -> list[str]:
@@ -138,6 +145,8 @@ Spark = Annotated[
         envvar="HEADWATER_SPARK",
         metavar="MASTER",
         callback=_spark,
+        default_factory=_default_spark,
+        show_default="local\\[*], else sail, else off: the first that is installed",
         help="Who does work that touches many rows: [bold]local\\[*][/] (Apache Spark on this machine, "
         "started when first needed), [bold]spark://HOST:PORT[/] (a cluster), [bold]sc://HOST:PORT[/] (Spark "
         "Connect), [bold]sail[/] (Sail, no JVM), [bold]off[/] (PostgreSQL does it all).",
@@ -173,6 +182,7 @@ def headwater(
 @app.command()
 def serve(
     data: Data,
+    *,
     host: Annotated[
         str,
         typer.Option(
@@ -185,7 +195,7 @@ def serve(
         typer.Option(envvar="HEADWATER_PORT", min=0, max=65535, help="Port to listen on; 0 takes any free one."),
     ] = 7432,
     postgres: Postgres = None,
-    spark: Spark = "local[*]",
+    spark: Spark,
     spark_conf: Annotated[
         list[str] | None,
         typer.Option(
@@ -532,12 +542,13 @@ def _console() -> Console:
 
 @app.command()
 def quickstart(
+    *,
     data: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Data directory to use and to keep. Without it, a temporary one."),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the server running, to look around.")] = False,
-    spark: Spark = "local[*]",
+    spark: Spark,
 ) -> None:
     """Watch stream tables over 336 776 real flights stay correct while the flights change."""
     from server.quickstart import QuickstartError, run

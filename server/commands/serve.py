@@ -332,6 +332,10 @@ class EngineParts:
 async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[EngineParts]:
     """The Spark of this server, for each database and for COPY from files; what needs it first starts it."""
     if options.spark == "off":
+        from engine.spark.installed import default_target
+
+        if default_target() == "off":
+            log.info("no Spark is installed: PostgreSQL computes everything", to_do="pip install 'headwater[spark]'")
         switched_off = NoSpark("the server runs with --spark off")
         yield EngineParts(lambda pool: switched_off, _nothing_to_stop)
         return

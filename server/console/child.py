@@ -10,12 +10,12 @@ import asyncio
 import importlib.util
 import json
 import os
-import sys
 from contextlib import suppress
 from dataclasses import asdict, replace
 
 import structlog
 
+from engine.child_process import python_command
 from engine.session.backoff import pause_after
 from server.console.config import LISTENS, ConsoleConfig
 from server.metrics.http import is_loopback
@@ -74,7 +74,7 @@ class ConsoleProcess:
     async def _start(self) -> str:
         """Start the process; returns the line that it says, after which the port is known."""
         self._process = process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "server.console"),
+            *python_command("from server.console.__main__ import main; sys.exit(main())"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the server, which ends this

@@ -93,7 +93,7 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 def _command(data: Path, spark: str, *, keep: bool) -> list[str]:
-    server = [sys.executable, "-P", "-m", "server", "serve", "--data", str(data), "--port", "0", "--spark", spark]
+    server = [sys.executable, "-P", "-m", "headwater", "serve", "--data", str(data), "--port", "0", "--spark", spark]
     if keep or sys.platform != "linux":
         return server
     return [sys.executable, "-I", "-S", str(LAUNCH), "--parent", str(os.getpid()), "--", *server]

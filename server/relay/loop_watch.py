@@ -9,6 +9,7 @@ something takes none, and is reported after much longer; waiting for a CPU does 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import time
@@ -30,7 +31,8 @@ WAITING = 20
 SURE = 5
 """What is seen only once is reported after so many times the CPU time that one may take."""
 
-_ROOT = str(Path(__file__).resolve().parent.parent.parent)
+_ROOT = f"{Path(__file__).resolve().parent.parent.parent}{os.sep}"
+"""Where the program is; what is installed may be in an environment within it, as it may be in one itself."""
 
 
 class LoopWatch:
@@ -109,9 +111,9 @@ class LoopWatch:
 
     def _tell(self, frame: FrameType, cpu: float, waited: float) -> None:
         stack = traceback.extract_stack(frame)
-        own = [entry for entry in stack if entry.filename.startswith(_ROOT) and "/.venv/" not in entry.filename]
+        own = [entry for entry in stack if _is_own(entry.filename)]
         place = own[-1] if own else stack[-1]
-        name = f"{place.filename.removeprefix(_ROOT + '/')}:{place.name}"
+        name = f"{place.filename.removeprefix(_ROOT)}:{place.name}"
         if name in self._told:
             return
         self._told.add(name)
@@ -130,3 +132,7 @@ def _clock_of(thread: int) -> Callable[[], float]:
         return time.monotonic
     clock = time.pthread_getcpuclockid(thread)
     return lambda: time.clock_gettime(clock)
+
+
+def _is_own(file: str) -> bool:
+    return file.startswith(_ROOT) and not file.startswith(f"{_ROOT}.venv{os.sep}")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+import sys
+import threading
 import tomllib
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,8 @@ from tests.e2e.commands.test_cli import environment, headwater
 from tests.spark_servers import SparkProgram
 
 ROOT = Path(__file__).parents[3]
+PROGRAMS = Path(sys.executable).parent
+HADOLINT = PROGRAMS / "hadolint"
 
 
 @pytest.fixture(scope="module")
@@ -109,22 +115,90 @@ def test_compose_gives_prometheus_and_grafana_what_their_files_name(compose: dic
     assert list(places["grafana"][provider["options"]["path"]].glob("*.json"))
 
 
-def test_image_sets_variables_that_exist_and_is_not_root(serve_help: str) -> None:
+def test_image_sets_variables_that_exist(serve_help: str) -> None:
     text = (ROOT / "Dockerfile").read_text()
     for variable in re.findall(r"HEADWATER_\w+", text):
         assert variable in serve_help
-    assert re.search(r"^USER headwater$", text, re.MULTILINE)
-    for source in re.findall(r"^COPY (\S+) \S+$", text, re.MULTILINE):
-        assert (ROOT / source).exists()
+    context = (ROOT / ".dockerignore").read_text().splitlines()
+    for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE):
+        for source in sources.split():
+            assert (ROOT / source).exists()
+            assert f"!{source}" in context  # the rest of the folder is not sent to the builder
 
 
-def test_lock_file_has_every_dependency_with_hashes() -> None:
+def test_image_is_clean_to_hadolint() -> None:
+    done = subprocess.run([HADOLINT, ROOT / "Dockerfile"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_image_runs_as_nobody_else_passes_signals_on_and_asks_whether_clients_may_come() -> None:
+    last = (ROOT / "Dockerfile").read_text().rpartition("\nFROM ")[2]
+    user = re.search(r"^USER (\d+):(\d+)$", last, re.MULTILINE)
+    assert user is not None
+    assert f"--uid {user[1]} " in last
+    assert f"groupadd --system --gid {user[2]} " in last
+    # The forms without a shell, which would keep signals for itself.
+    assert re.search(r'^ENTRYPOINT \["tini", "--", "headwater"\]$', last, re.MULTILINE)
+    assert re.search(r'^CMD \["serve"\]$', last, re.MULTILINE)
+    metrics = re.search(r"HEADWATER_METRICS=127\.0\.0\.1:(\d+)$", last, re.MULTILINE)
+    assert metrics is not None
+    health = re.search(r"^HEALTHCHECK .*\\\n +CMD (\[.+\])$", last, re.MULTILINE)
+    assert health is not None
+    assert f"http://127.0.0.1:{metrics[1]}/readyz" in health[1]
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_health_check_of_the_image_succeeds_where_the_server_is_ready(status: int) -> None:
+    health = re.search(r"^ +CMD (\[.+\])$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert health is not None
+    python, *arguments = json.loads(health[1])
+    assert python == "python"
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/readyz" else 404)
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            """Nobody reads it."""
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        arguments[-1] = arguments[-1].replace("9187", str(server.server_port))
+        done = subprocess.run([sys.executable, *arguments], capture_output=True, timeout=60)
+        server.shutdown()
+    assert (done.returncode == 0) == (status == 200)
+
+
+def test_compose_file_has_the_form_that_docker_compose_wants() -> None:
+    """By the schema of the Compose specification."""
+    command = [PROGRAMS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", ROOT / "docker-compose.yml"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_lock_files_have_every_dependency_with_hashes_and_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lock = (ROOT / "requirements.lock").read_text()
-    for requirement in project["dependencies"] + project["optional-dependencies"]["dev"]:
-        name = re.match(r"[\w-]+", requirement)
-        assert name is not None
-        assert re.search(rf"^{name[0]}(\[\w+\])?==\S+ .*\\\n    --hash=sha256:", lock, re.MULTILINE), requirement
+    extras = project["optional-dependencies"]
+    assert extras["dev"][0] == "headwater[otel,spark]"
+    for file, names in (
+        ("requirements.lock", ("dev", "otel", "spark", "mirror")),
+        ("deploy/image/off.lock", ("otel",)),
+        ("deploy/image/sail.lock", ("otel", "sail", "mirror")),
+        ("deploy/image/spark.lock", ("otel", "spark", "mirror")),
+    ):
+        for requirement in sum((extras[name] for name in names), project["dependencies"]):
+            name = re.match(r"[\w-]+", requirement)
+            assert name is not None
+            if name[0] != "headwater":
+                line = rf"^{name[0]}(\[\w+\])?==\S+ .*\\\n    --hash=sha256:"
+                assert re.search(line, (ROOT / file).read_text(), re.MULTILINE), requirement
+    pinned = {
+        file: set(re.findall(r"^([\w.-]+)(?:\[\w+\])?==(\S+)", file.read_text(), re.MULTILINE))
+        for file in (ROOT / "requirements.lock", *(ROOT / "deploy" / "image").glob("*.lock"))
+    }
+    everything = pinned[ROOT / "requirements.lock"]
+    assert {name for pins in pinned.values() for name, _ in pins - everything} == {"pyspark-client"}
 
 
 def test_configuration_page_names_every_option(serve_help: str) -> None:

@@ -35,7 +35,7 @@ def _url(server: Headwater) -> str:
 
 def _process(server: Headwater) -> psutil.Process:
     assert server.process is not None
-    (found,) = (p for p in psutil.Process(server.process.pid).children() if "server.console" in p.cmdline())
+    (found,) = (p for p in psutil.Process(server.process.pid).children() if "server.console" in " ".join(p.cmdline()))
     return found
 
 
