@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.e2e.conftest import db, eventually, live_db, own_db, own_server, role, server, shared_db
+from tests.e2e.conftest import db, emptied_db, eventually, live_db, own_db, own_server, role, server, shared_db
 from tests.server.conftest import backend, engaged, relay, relayed, start_relay
 
 __all__ = [
     "backend",
     "db",
+    "emptied_db",
     "engaged",
     "eventually",
     "live_db",

@@ -15,6 +15,12 @@ Role = Callable[..., Connection]
 
 
 @pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
+@pytest.fixture
 def admin(db: Database, role: Role) -> Connection:
     """A superuser's session, before a refresh of mallory's stream table, whose query calls what `lay` does in it."""
     mallory = role("mallory")

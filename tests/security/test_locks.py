@@ -23,6 +23,12 @@ TABLES = (
 )
 
 
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
 def test_functions_of_the_catalog_take_no_advisory_lock(db: Database) -> None:
     """But for those that count and put back what a session holds itself: no other role can be in their way. And those
     that show a refresh under way, which wait for nobody.

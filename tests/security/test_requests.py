@@ -8,6 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.conftest import Database
+
 Connection = psycopg.Connection[Any]
 
 # What a superuser does for somebody else's table, which computes the expression of an index or a materialized view.
@@ -42,6 +44,12 @@ SETTINGS = "; ".join(
     f"PERFORM pg_catalog.set_config('{name}', '{{value}}', false)"
     for name in ("headwater.relay", "pgtrickle.carrying_out", "pgtrickle.maintenance", "headwater.alone")
 )
+
+
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.conftest import Database
+
 Connection = psycopg.Connection[Any]
 
 OURS = "PL/pgSQL function pgtrickle._x() line 1 at PERFORM"
@@ -62,6 +64,12 @@ WAYS = {
     "cast": "SELECT ROW(1)::laid_type::text",
     "generated column": "INSERT INTO laid_generated (id) VALUES (1)",
 }
+
+
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
 
 
 def quoted(name: str) -> str:

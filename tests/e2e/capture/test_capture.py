@@ -7,10 +7,18 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.conftest import Database
+
 ROWS = """
 CREATE TABLE t (id int PRIMARY KEY, k int, v text);
 INSERT INTO t SELECT n, n % 3, 'v' || n FROM generate_series(1, 9) n
 """
+
+
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
 
 
 @pytest.fixture(autouse=True)

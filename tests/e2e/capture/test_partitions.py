@@ -14,6 +14,12 @@ from tests.e2e.conftest import Database
 
 
 @pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
+@pytest.fixture
 def p(db: Database) -> Database:
     db.run(
         "CREATE TABLE p (id int, k int, v int, PRIMARY KEY (id, k)) PARTITION BY RANGE (k);"

@@ -27,6 +27,12 @@ LEFT_BEHIND = (
 )
 
 
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
 def tables(db: Database) -> None:
     db.run(
         "CREATE TABLE t (id int PRIMARY KEY, g int, v int); CREATE TABLE u (g int PRIMARY KEY, name text);"

@@ -27,6 +27,12 @@ QUERIES = {
 
 
 @pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
+@pytest.fixture
 def forest(db: Database) -> Database:
     db.run(
         "CREATE TABLE n (id int PRIMARY KEY, above int); INSERT INTO n VALUES (1, NULL), (2, 1), (3, 1), (500, NULL)"

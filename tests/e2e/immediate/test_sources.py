@@ -11,6 +11,12 @@ from tests.e2e.conftest import Database
 
 
 @pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
+@pytest.fixture
 def t(db: Database) -> Database:
     db.run("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT i, i % 3 FROM generate_series(1, 10) i")
     return db

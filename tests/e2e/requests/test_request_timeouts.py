@@ -14,6 +14,12 @@ Connection = psycopg.Connection[Any]
 REFRESH = "SELECT pgtrickle.refresh_stream_table('pairs')"
 
 
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
 def _simple(connection: Connection) -> None:
     connection.execute(REFRESH)
 

@@ -7,8 +7,16 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.conftest import Database
+
 CREATE = "SELECT pgtrickle.create_stream_table('copy', 'SELECT id, v FROM t')"
 EXISTS = "SELECT to_regclass('public.copy') IS NOT NULL"
+
+
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,15 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.conftest import Database
+
 Connection = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
 
 
 @pytest.fixture

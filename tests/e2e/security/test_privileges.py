@@ -8,6 +8,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.conftest import Database
+
+
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
 
 @pytest.fixture(autouse=True)
 def secrets(db: Any) -> None:

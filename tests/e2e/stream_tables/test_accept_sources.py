@@ -9,6 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.conftest import Database
+
+
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
 
 @pytest.fixture
 def notices(db: Any) -> Iterator[list[str]]:

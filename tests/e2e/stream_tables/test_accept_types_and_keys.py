@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.conftest import Database
+
 TYPES = {
     "positive": ("1", "2"),  # a domain
     "scores": ("'{1}'", "'{2,3}'"),  # a domain over an array
@@ -23,6 +25,12 @@ TYPES = {
     "numeric": ("'NaN'", "1.00"),
     "interval": ("'30 days'", "'1 month'"),
 }
+
+
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
 
 
 @pytest.mark.parametrize("key", ["PRIMARY KEY", ""], ids=["keyed", "keyless"])

@@ -13,6 +13,12 @@ EVENTS = "SELECT id, kind, v FROM events WHERE v > 0"
 
 
 @pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
+@pytest.fixture
 def events(db: Database) -> Database:
     db.run("CREATE TABLE events (id int PRIMARY KEY, kind int, v int)")
     db.run("CREATE TABLE kinds (kind int PRIMARY KEY, name text); INSERT INTO kinds VALUES (0, 'zero')")

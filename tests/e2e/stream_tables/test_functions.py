@@ -22,6 +22,12 @@ CREATE AGGREGATE app.plain_sum (int) (SFUNC = int4pl, STYPE = int, INITCOND = '0
 """
 
 
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
 @pytest.fixture(autouse=True)
 def tables(db: Any) -> None:
     db.run(TABLES)

@@ -9,12 +9,20 @@ import psycopg
 import pytest
 import xxhash
 
+from tests.e2e.conftest import Database
+
 ORDERS = """
 CREATE TABLE orders (id int PRIMARY KEY, region text, amount numeric(10, 2));
 INSERT INTO orders VALUES (1, 'north', 10), (2, 'north', 5.50), (3, 'south', 7), (4, NULL, NULL)
 """
 VOLATILE = "SELECT id, amount FROM orders WHERE random() >= 0"
 TOTALS = "SELECT region, count(*) AS orders, sum(amount) AS total FROM orders GROUP BY region"
+
+
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
 
 
 @pytest.fixture(autouse=True)

@@ -44,6 +44,12 @@ CHANGES = (
 )
 
 
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
 @pytest.fixture(autouse=True)
 def source(db: Database) -> None:
     db.run(SOURCE)

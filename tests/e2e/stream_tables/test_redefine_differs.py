@@ -42,6 +42,12 @@ CHANGES = (
 )
 
 
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
 def alter(db: Database, query: str) -> tuple[str, str]:
     """Give `st` another query; (action, reason) of what was done, with the rows that it took."""
     db.run("SELECT pgtrickle.alter_stream_table('st', query => %s)", query)

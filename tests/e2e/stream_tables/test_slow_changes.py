@@ -10,6 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.conftest import Database
+
 QUERY = "SELECT id, slowly(id) AS v FROM t"
 
 PAIRS = """
@@ -20,6 +22,12 @@ INSERT INTO b SELECT n, n::bigint::{type}, n FROM generate_series(1, 100000) AS 
 ANALYZE a, b
 """
 """Two tables that are joined without an index."""
+
+
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
 
 
 @pytest.fixture

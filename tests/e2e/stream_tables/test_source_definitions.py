@@ -7,6 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.conftest import Database
+
 TABLES = """
 CREATE TABLE t (id int PRIMARY KEY, a int, b int, c text);
 CREATE TABLE u (id int PRIMARY KEY, a int, b int, c text);
@@ -58,6 +60,12 @@ CHANGES = {
     "key of other columns": "ALTER TABLE u DROP CONSTRAINT u_pkey; ALTER TABLE u ADD PRIMARY KEY (id, b)",
     "default and constraints": "ALTER TABLE t ALTER a SET DEFAULT 9, ALTER b SET NOT NULL, ADD CHECK (id < 10000)",
 }
+
+
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
 
 
 @pytest.mark.one_in(5)
