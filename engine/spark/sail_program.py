@@ -9,9 +9,9 @@ the kernel turns everybody away. The program is two processes:
   port, opens the filter for this one source address and port, connects, and closes the filter again. A port that is
   bound cannot be anybody else's source port. Afterwards it copies bytes from one connection to the other.
 
-Both processes share one table of file descriptors (CLONE_FILES), since the filter is set by the descriptor. No namespace
-is used: Sail must reach object stores. Linux asks no privileges for any of this; where a system wants them for a packet
-filter, Sail is not started (`why_unguarded`).
+Both processes share one table of file descriptors (CLONE_FILES), since the filter is set by the descriptor. No
+namespace is used: Sail must reach object stores. Linux asks no privileges for any of this; where a system wants them
+for a packet filter, Sail is not started (`why_unguarded`).
 
 `python -P sail_program.py DESCRIPTOR` takes the number of the Unix socket, which listens already. One line on stdout
 says `ready` or `failed REASON`. The program ends when its standard input is closed.
