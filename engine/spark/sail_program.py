@@ -11,9 +11,10 @@ the kernel turns everybody away. The program is two processes:
 
 Both processes share one table of file descriptors (CLONE_FILES), since the filter is set by the descriptor. No
 namespace is used: Sail must reach object stores. Linux asks no privileges for any of this; where a system wants them
-for a packet filter, Sail is not started (`why_unguarded`). `python -P sail_program.py DESCRIPTOR` takes the number of
-the Unix socket, which listens already. One line on stdout says `ready` or `failed REASON`. The program ends when its
-standard input is closed.
+for a packet filter, Sail is not started (`why_unguarded`).
+
+`python -P sail_program.py DESCRIPTOR` takes the number of the Unix socket, which listens already. One line on stdout
+says `ready` or `failed REASON`. The program ends when its standard input is closed.
 """
 
 import ctypes
