@@ -5,7 +5,9 @@ What a function does is said once, above it in its script; what a setting does, 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -14,6 +16,16 @@ from catalog.descriptions import Routine, commented, routines
 from catalog.install import bundled_scripts
 from catalog.settings import SETTINGS, Setting
 from catalog.systems import SYSTEMS, System
+
+
+def errors_page() -> str:
+    """The page of all errors. A hook of MkDocs is in no package: what stands beside it is loaded by its path."""
+    specification = importlib.util.spec_from_file_location("errors", Path(__file__).with_name("errors.py"))
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return str(module.page())
+
 
 INTRODUCTIONS = {
     "pgtrickle": "Stream tables. What differs from pg_trickle, and which test shows each function: "
@@ -25,7 +37,7 @@ INTRODUCTIONS = {
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages."""
-    for name, text in (("functions", functions()), ("settings", settings())):
+    for name, text in (("functions", functions()), ("settings", settings()), ("errors", errors_page())):
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
 
