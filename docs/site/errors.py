@@ -62,8 +62,9 @@ def _template(node: ast.expr) -> str:
 def page() -> str:
     """The page of all errors."""
     parts = [
-        "# Errors\n\nWhat is raised here and not by PostgreSQL itself, by SQLSTATE; `…` stands for what differs. Most "
-        "have a detail or a hint. What to do about what one sees: [operation](../operation.md#when-something-is-wrong).\n"
+        "# Errors\n\nWhat is raised here and not by PostgreSQL itself, by SQLSTATE; `…` stands for what differs. "
+        "Most have a detail or a hint. "
+        "What to do about what one sees: [operation](../operation.md#when-something-is-wrong).\n"
     ]
     for sqlstate, messages in errors().items():
         parts.append(f"\n## {sqlstate} {_condition(sqlstate)}\n\n")
