@@ -1,6 +1,6 @@
 """What the relay costs: pgbench's select, and a million rows, direct, through Headwater, and through PgBouncer.
 
-    python -m bench.relay [--rounds 3] [--seconds 4] [--only relay|pipelined|beside]
+    python -m bench.relay [--rounds 3] [--seconds 4] [--only relay|pipelined|beside|console]
 
 All targets take turns within each round, so that they meet the same machine. PgBouncer takes part where it is
 installed. All clients use TCP; both proxies reach PostgreSQL by its Unix socket, as Headwater reaches the embedded one.
@@ -10,13 +10,15 @@ Then transactions that psycopg sends up to their COMMIT in a pipeline (`pipeline
 database in which functions may make engine requests, where COMMIT waits for what was sent before it, and one without.
 
 Then what it is to others when ten clients have queries compiled that are too complex, one after the other: pgbench's
-select through a server with its engine, by turns without and with them (`beside`).
+select through a server with its engine, by turns without and with them (`beside`). And the same with the graph of 40
+stream tables open in the console, which asks for it anew each second, as it does where something changes (`console`).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import multiprocessing
 import os
 import re
@@ -28,10 +30,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import psutil
 import psycopg
@@ -42,7 +45,9 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.serving import served
+from bench.serving import Served, served
+from engine.child_process import python_command
+from server.console.config import LISTENS, ConsoleConfig
 from server.intercept.engine_interface import Backend, NoEngine
 from server.postgres.cluster import EmbeddedPostgres
 from server.postgres.data_directory import DataDirectory
@@ -209,8 +214,55 @@ def latencies(pgbench: Path, target: dict[str, str], seconds: int, clients: int)
         return [int(line.split()[2]) / 1000 for log in Path(folder).iterdir() for line in log.open()]
 
 
-def beside(rounds: int, seconds: int) -> None:
-    """The latency of selects with and without ten clients whose queries are too complex."""
+@contextmanager
+def page_open(server: Served) -> Iterator[None]:
+    """A page of the console that is told of changes, and asks for the graph each second."""
+    given = conninfo.conninfo_to_dict(server.dsn)
+    config = ConsoleConfig("127.0.0.1", 0, str(given["host"]), int(given["port"]), str(given["dbname"]))
+    program = python_command("from server.console.__main__ import main; sys.exit(main())")
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        print(json.dumps(asdict(config)), file=process.stdin, flush=True)
+        origin = f"http://127.0.0.1:{process.stdout.readline().strip().removeprefix(LISTENS)}"
+        login = {"user": given["user"], "password": given["password"], "database": given["dbname"]}
+        headers = {"Origin": origin, "Content-Type": "application/json"}
+        with urlopen(Request(f"{origin}/api/login", json.dumps(login).encode(), headers)) as answer:
+            headers["Cookie"] = str(answer.headers["Set-Cookie"]).partition(";")[0]
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.wait(1):
+                urlopen(Request(f"{origin}/api/graph", headers=headers)).read()
+
+        looking = threading.Thread(target=look)
+        try:
+            with urlopen(Request(f"{origin}/api/changes?of=graph", headers=headers)):
+                looking.start()
+                yield
+                over.set()
+                looking.join()
+        finally:
+            over.set()
+            process.stdin.close()
+
+
+def forty_stream_tables(connection: psycopg.Connection[tuple[object, ...]]) -> None:
+    """What the console's graph shows."""
+    for number in range(40):
+        source = "pgbench_branches" if number < 20 else f"st_{number - 20}"
+        connection.execute(
+            "SELECT pgtrickle.create_stream_table(%s, %s, '1s')", [f"st_{number}", f"SELECT bid FROM {source}"]
+        )
+
+
+def beside(
+    rounds: int,
+    seconds: int,
+    title: str,
+    prepare: Callable[[psycopg.Connection[tuple[object, ...]]], object],
+    load: Callable[[Served], AbstractContextManager[None]],
+) -> None:
+    """The latency of selects with and without a load beside them."""
     found: dict[tuple[int, str], list[tuple[float, float]]] = {}
     with served() as server:
         given = conninfo.conninfo_to_dict(server.dsn)
@@ -221,15 +273,15 @@ def beside(rounds: int, seconds: int) -> None:
             [str(pgbench), "-i", "-q", "-s", "5"], env={**os.environ, **target}, check=True, capture_output=True
         )
         with psycopg.connect(server.dsn, autocommit=True) as connection:
-            connection.execute("CREATE TABLE complex_t (id int PRIMARY KEY, a int)")
+            prepare(connection)
         for _ in range(rounds):
             for clients in (1, 8):
                 for case in ("alone", "beside"):
-                    with compiling(server.dsn, 10) if case == "beside" else nullcontext():
+                    with load(server) if case == "beside" else nullcontext():
                         measured = sorted(latencies(pgbench, target, seconds, clients))
                     of = [measured[int(len(measured) * share)] for share in (0.5, 0.99)]
                     found.setdefault((clients, case), []).append((of[0], of[1]))
-    table = Table(title="select beside ten complex statements, ms (median of rounds)")
+    table = Table(title=f"select beside {title}, ms (median of rounds)")
     for heading in ("", "median", "p99", "p99 to alone"):
         table.add_column(heading, justify="right")
     for (clients, case), times in found.items():
@@ -245,14 +297,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=4)
-    parser.add_argument("--only", choices=["relay", "pipelined", "beside"])
+    parser.add_argument("--only", choices=["relay", "pipelined", "beside", "console"])
     options = parser.parse_args()
     if options.only in (None, "relay"):
         relay(options.rounds, options.seconds)
     if options.only in (None, "pipelined"):
         pipelined(options.rounds)
     if options.only in (None, "beside"):
-        beside(options.rounds, options.seconds)
+        made = "CREATE TABLE complex_t (id int PRIMARY KEY, a int)"
+        beside(
+            *(options.rounds, options.seconds, "ten complex statements"),
+            lambda connection: connection.execute(made),
+            lambda server: compiling(server.dsn, 10),
+        )
+    if options.only in (None, "console"):
+        beside(options.rounds, options.seconds, "an open page of the console", forty_stream_tables, page_open)
 
 
 SYNCS = ("a Sync for all", "for each transaction", "for each statement")
