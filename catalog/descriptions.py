@@ -67,7 +67,7 @@ def routines(scripts: Iterable[str]) -> Iterator[Routine]:
 def commented(scripts: Iterable[str]) -> Iterator[Routine]:
     """The functions that scripts describe by a statement, since they are generated, or differ from one use to the next.
 
-    >>> [one] = commented(["COMMENT ON FUNCTION a.f(n int) IS\n    'It''s '\n    'one.';"])
+    >>> [one] = commented(["COMMENT ON FUNCTION a.f(n int) IS 'It''s ' 'one.';"])
     >>> one.name, one.parameters, one.description
     ('a.f', ('n int',), "It's one.")
     """

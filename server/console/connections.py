@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,9 +22,6 @@ STATEMENT_SECONDS = 30
 """For what a page shows."""
 LOCK_SECONDS = 5
 """So long a page waits for a table that somebody has locked."""
-
-_CONNECTING = re.compile(r'^connection failed: connection to server at "[^"]*", port \d+ failed: (FATAL: +)?')
-"""What libpq puts before the reason for which a login was refused: the relay's address is nobody's business."""
 
 Row = dict[str, Any]
 
@@ -183,8 +179,22 @@ def as_error(error: psycopg.Error) -> dict[str, str | None]:
     return {
         "severity": said.severity or "ERROR",
         "sqlstate": said.sqlstate or error.sqlstate,
-        "message": said.message_primary or _CONNECTING.sub("", str(error)).strip() or type(error).__name__,
+        "message": said.message_primary or _refusal(str(error)) or type(error).__name__,
         "detail": said.message_detail,
         "hint": said.message_hint,
         "position": said.statement_position,
     }
+
+
+def _refusal(text: str) -> str:
+    """The reason for which a login was refused, without the address of the relay, which libpq puts before it.
+
+    >>> _refusal('connection failed: connection to server at "10.0.0.1", port 5432 failed: FATAL:  no entry')
+    'no entry'
+    >>> _refusal("something else")
+    'something else'
+    """
+    told = text.removeprefix("connection failed: ")
+    if told.startswith("connection to server at "):
+        told = told.partition(" failed: ")[2]
+    return told.removeprefix("FATAL:").strip()

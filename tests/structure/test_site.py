@@ -23,5 +23,5 @@ def test_every_link_leads_somewhere(tmp_path: Path) -> None:
     assert "WARNING" not in built.stderr
     functions = (tmp_path / "reference" / "functions.html").read_text()
     assert all(f'id="{name}"' in functions for name in ("create_stream_table", "dlq_replay", "register_post"))
-    assert "no such event queue" in (tmp_path / "reference" / "errors.html").read_text().lower()
+    assert "is not supported in IMMEDIATE mode" in (tmp_path / "reference" / "errors.html").read_text()
     assert "pg_trickle.enabled" in (tmp_path / "reference" / "settings.html").read_text()

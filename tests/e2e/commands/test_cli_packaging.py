@@ -180,7 +180,7 @@ def test_compose_file_has_the_form_that_docker_compose_wants() -> None:
 def test_lock_files_have_every_dependency_with_hashes_and_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    assert extras["dev"][0] == "headwater[otel,spark]"
+    assert extras["dev"][0] == "headwater[console,otel,spark]"
     for file, names in (
         ("requirements.lock", ("dev", "otel", "spark", "mirror")),
         ("deploy/image/off.lock", ("otel",)),
