@@ -91,22 +91,14 @@ BEGIN
     RETURN NULL;
 END $$;
 
-DROP TRIGGER IF EXISTS content_added ON pgtrickle.pgt_definitions;
-CREATE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_definitions EXECUTE FUNCTION pgtrickle._on_content();
-DROP TRIGGER IF EXISTS content_added ON pgtrickle.pgt_load_generators;
-CREATE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_load_generators EXECUTE FUNCTION pgtrickle._on_content();
-DROP TRIGGER IF EXISTS content_added ON pgtrickle.pgt_history;
-CREATE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_history EXECUTE FUNCTION pgtrickle._on_content();
-DROP TRIGGER IF EXISTS content_added ON pgtrickle.pgt_subscriptions;
-CREATE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_subscriptions EXECUTE FUNCTION pgtrickle._on_content();
-DROP TRIGGER IF EXISTS content_added ON pgtrickle.pgt_source_gates;
-CREATE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_source_gates EXECUTE FUNCTION pgtrickle._on_content();
-DROP TRIGGER IF EXISTS content_added ON pgtrickle.pgt_watermarks;
-CREATE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_watermarks EXECUTE FUNCTION pgtrickle._on_content();
-DROP TRIGGER IF EXISTS content_added ON pgtrickle.pgt_watermark_groups;
-CREATE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_watermark_groups EXECUTE FUNCTION pgtrickle._on_content();
-DROP TRIGGER IF EXISTS content_added ON pgtrickle.pgt_refresh_groups;
-CREATE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_refresh_groups EXECUTE FUNCTION pgtrickle._on_content();
+CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_definitions EXECUTE FUNCTION pgtrickle._on_content();
+CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_load_generators EXECUTE FUNCTION pgtrickle._on_content();
+CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_history EXECUTE FUNCTION pgtrickle._on_content();
+CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_subscriptions EXECUTE FUNCTION pgtrickle._on_content();
+CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_source_gates EXECUTE FUNCTION pgtrickle._on_content();
+CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_watermarks EXECUTE FUNCTION pgtrickle._on_content();
+CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_watermark_groups EXECUTE FUNCTION pgtrickle._on_content();
+CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_refresh_groups EXECUTE FUNCTION pgtrickle._on_content();
 
 
 -- Wait for refreshes and for whoever is making or changing something, and have them wait until the transaction ends.
