@@ -247,6 +247,11 @@ def spark_query(
     return render_spark(text, sources, binary_order=binary_order, collated=collated, total_orders=total_orders)
 
 
+def spark_rows(query: Query) -> str:
+    """See `Compiled.rows_on_spark`. Raises NotDifferentiable."""
+    return _compiled(query).rows_on_spark
+
+
 def spark_refresh(
     query: Query,
     storage: str,

@@ -29,7 +29,7 @@ from engine.mirror.delta_table import Committed, Location, StoredFile
 from engine.session.snapshots import Frontier, PgSnapshot
 from sql.base.columns import Source
 from sql.errors import NotExpressible
-from sql.spark.types import column_type
+from sql.spark.types import UNNAMEABLE, column_type
 
 log = structlog.get_logger(__name__)
 
@@ -151,7 +151,7 @@ def arrow_schema(columns: Mapping[str, str], table: str) -> pa.Schema:
         return pa.schema([(PRESENCE, pa.bool_())])
     fields = []
     for name, type_ in columns.items():
-        if set(name) & set(' ,;{}()\n\t=`."') or name == PRESENCE:
+        if UNNAMEABLE & set(name) or name == PRESENCE:
             raise NotExpressible(f'column name "{name}"')
         try:
             fields.append((name, arrow_type(column_type(type_))))

@@ -22,6 +22,7 @@ from engine.spark.executor import RunOptions, SparkExecutor
 from engine.spark.known_failures import SparkFailures
 from engine.spark.result_loading import Loading, Parallel
 from engine.spark.sessions import SparkJobFailed, SparkUnavailable
+from engine.spark.text_order import BINARY_ORDER
 from engine.stream_tables.plan_inputs import PlanInputs, compiled, guard
 from engine.stream_tables.plan_store import KEPT_PLANS
 from engine.stream_tables.refresh_state import RefreshContext
@@ -36,14 +37,8 @@ WAITING_SECONDS = 3600.0
 ANY_JOB_SECONDS = 86400.0
 """How long it lasts where a job's time has no limit."""
 
-# Shows that the refresh is on Spark, and asks whether text is in byte order: in the C collations, those of the C
-# library and those of PostgreSQL itself.
-_BEGIN_JOB = """
-SELECT CASE datlocprovider WHEN 'c' THEN datcollate IN ('C', 'POSIX')
-                           WHEN 'b' THEN coalesce(pg_catalog.to_jsonb(d) ->> 'datlocale', '') IN ('C', 'C.UTF-8')
-                           ELSE false END, pgtrickle._note_progress($1::bigint, 3, $2::text)
-FROM pg_catalog.pg_database d WHERE datname = pg_catalog.current_database()
-"""
+# Shows that the refresh is on Spark, and asks for the order of text.
+_BEGIN_JOB = f"SELECT {BINARY_ORDER}, pgtrickle._note_progress($1::bigint, 3, $2::text)"
 
 
 class DatabaseOnSpark:

@@ -27,6 +27,7 @@ from engine.spark.job import SparkJob
 from engine.spark.result_loading import Collect, Loading, Parallel, csv_chunks
 from engine.spark.sessions import Session, SparkSessions, SparkUnavailable
 from engine.spark.target import Kind
+from engine.spark.text_order import collated_columns
 from sql import jobs
 from sql.base.columns import Source
 from sql.operators.statement import StagedText, Types
@@ -353,24 +354,11 @@ async def _rendered(
     return await _queries.get(asked, lambda: compilers().run(jobs.spark_query, *asked))
 
 
-# Columns with a collation other than the database's own and the ones that compare bytes.
-_COLLATED_SQL = """
-SELECT a.attrelid::pg_catalog.int8, a.attname::pg_catalog.text
-FROM pg_catalog.pg_attribute a
-JOIN pg_catalog.pg_collation c ON c.oid OPERATOR(pg_catalog.=) a.attcollation
-WHERE a.attrelid OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text::pg_catalog.oid[])
-  AND NOT c.collname OPERATOR(pg_catalog.=)
-      ANY ('{default,C,POSIX,ucs_basic,pg_c_utf8}'::pg_catalog.name[])
-"""
-
-
 async def _order_of_text(session: SqlSession, around: RunOptions) -> tuple[bool, frozenset[tuple[int, str]]]:
     """What rendering must know of it: whether it is that of bytes, and for which columns it is not."""
     if not around.get("binary_order"):
         return False, frozenset()
-    oids = "{" + ",".join(str(source.oid) for source in around["sources"]) + "}"
-    collated = frozenset((int(oid), str(name)) for oid, name in await session.fetch(_COLLATED_SQL, oids))
-    return True, collated
+    return True, await collated_columns(session, (source.oid for source in around["sources"]))
 
 
 __all__ = ["NotExpressible", "RunOptions", "SparkExecutor", "SparkResult", "csv_chunks"]

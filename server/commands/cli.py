@@ -1,4 +1,4 @@
-"""The command line: `headwater serve`, `psql`, `status`, `repair`, `doctor` and `quickstart`."""
+"""The command line: `headwater serve`, `psql`, `status`, `repair`, `doctor`, `export` and `quickstart`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ app = typer.Typer(
     help="Tables that stay up to date, in front of any PostgreSQL.",
 )
 
+
+export = typer.Typer(
+    no_args_is_help=True, help="Write the stream tables of a database down for another system, to take them along."
+)
+app.add_typer(export, name="export")
 
 PIPE_WIDTH = 400
 """Columns of what is not shown on a terminal, so that nobody has to parse wrapped cells."""
@@ -532,6 +537,49 @@ def doctor(
         checks.show(postgres, found, _console())
     if not checks.passed(found):
         raise typer.Exit(FAILED)
+
+
+@export.command("spark")
+def export_spark(
+    data: Data,
+    postgres: Postgres = None,
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", show_default="that of the URL, or of the server", help="Whose stream tables."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", file_okay=False, help="Where the project is written; made if need be.")
+    ] = Path("spark-pipeline"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Write into a directory that is not empty, in place of an earlier export.")
+    ] = False,
+) -> None:
+    """Write stream tables as a project of Spark Declarative Pipelines (Apache Spark 4.1 or newer).
+
+    It only reads. Without --postgres it asks the PostgreSQL behind the server that runs on --data. What cannot be
+    exported is listed on stderr and in the project's README.md, with the reason. Exit status 1 if nothing can be.
+    """
+    from server.commands.doctor import postgres_of
+    from server.commands.export import pipeline
+    from server.commands.spark_project import files, write
+
+    directory = DataDirectory(data)
+    if postgres is None:
+        running = directory.running()
+        if running is None:
+            _not_running(directory)
+        postgres = postgres_of(running, directory)
+    try:
+        found = pipeline(postgres, database)
+        if found.datasets:
+            write(files(found, output), output, force=force)
+    except (StartupError, OSError) as error:
+        _fail(error)
+    for table, reason in found.left:
+        print(f"not exported: {table}: {reason}", file=sys.stderr)
+    if not found.datasets:
+        _fail(StartupError("no stream table could be exported"))
+    print(f"{len(found.datasets)} stream tables, {len(found.sources)} sources: {output}")
 
 
 def _console() -> Console:

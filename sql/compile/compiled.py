@@ -25,7 +25,7 @@ from sql.operators.plan import Plan, TreeFacts
 from sql.operators.statement import MOST, Stage, StagedStatement, StagedText, Statement, Types, staged_rows
 from sql.operators.versions.versions import changes_at
 from sql.storage import Bag, Shape
-from sql.storage.shape import StorageColumn, report
+from sql.storage.shape import StorageColumn, current_rows, report
 
 PLAN_FORMAT = 4
 """Raised when the compiler asks other probes, lays storage tables out in another way or hashes rows otherwise than
@@ -125,6 +125,13 @@ class Compiled:
     def storage_query(self) -> str:
         """The storage's rows but for the columns that number them."""
         return self.shape.rows
+
+    @property
+    def rows_on_spark(self) -> str:
+        """The query's rows as Spark is asked for them; those of `core` PostgreSQL finishes."""
+        if self.root is None:
+            return self.core.spark
+        return current_rows(self.root, self.fields, Plan(frozenset(), statement=StagedStatement()))
 
     @property
     def differential(self) -> bool:

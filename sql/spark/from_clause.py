@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlglot import exp
@@ -13,7 +14,7 @@ from sql.errors import NotExpressible
 from sql.operators.targets.spark import COPIES
 from sql.spark.expressions import SparkExpressions
 from sql.spark.relations import FromClause, Relation, SourceColumn, has_joins, named, reference, refuse_parts, renamed
-from sql.spark.types import BIGINT, Typed
+from sql.spark.types import BIGINT, SparkType, Typed
 from sql.spark.values import as_type, identifier, kept_scale, unify
 
 Scope = Mapping[str, Relation]
@@ -33,11 +34,19 @@ def delta_view_name(oid: int) -> str:
     return f"delta_{oid}"
 
 
+@dataclass(frozen=True, slots=True)
+class SourceView:
+    """What Spark has of a source, in SQL, and the types of columns of which more is known than PostgreSQL says."""
+
+    item: str
+    types: Mapping[str, SparkType] = field(default_factory=dict)
+
+
 class FromClauses:
     """Renders FROM clauses over ``sources``, and over their net changes, ``deltas``, by the names of these.
 
-    ``query`` renders a derived table. ``reads`` gathers the columns read of each source, ``uses`` how often each view
-    of changes, or of a query, is read.
+    ``query`` renders a derived table. ``views`` has the sources that are not `view_name`, by oid. ``reads`` gathers the
+    columns read of each source, ``uses`` how often each view of changes, or of a query, is read.
     """
 
     def __init__(
@@ -47,7 +56,9 @@ class FromClauses:
         binary_order: bool,
         collated: frozenset[tuple[int, str]],
         query: Callable[[Any, Scope], Relation],
+        views: Mapping[int, SourceView],
     ):
+        self._views = views
         self._deltas = deltas
         self._sources = {(source.schema, source.name): source for source in sources}
         self._binary_order = binary_order
@@ -136,18 +147,22 @@ class FromClauses:
             columns[WEIGHT] = Typed(f"{alias}.{identifier(WEIGHT)}", BIGINT)
         self._bind(clause, node.alias or node.name, columns)
         if delta is None:
-            return f"{view_name(source.oid)} AS {alias}"
+            return f"{self._view(source.oid).item} AS {alias}"
         self.uses[delta_view_name(source.oid)] += 1
         return f"{delta_view_name(source.oid)} AS {alias}"
+
+    def _view(self, oid: int) -> SourceView:
+        return self._views.get(oid) or SourceView(view_name(oid))
 
     def _source_columns(self, source: Source, alias: str, names: Sequence[str]) -> dict[str, Any]:
         """The columns of a source; ``names`` rename the first ones."""
         reads = self.reads.setdefault(source.oid, {})
+        known = self._view(source.oid).types
         columns: dict[str, Any] = {}
         for position, column in enumerate(source.columns):
             name = names[position] if position < len(names) else column.name
             ordered = self._binary_order and (source.oid, column.name) not in self._collated
-            columns[name] = SourceColumn(alias, column, reads, ordered)
+            columns[name] = SourceColumn(alias, column, reads, ordered, known.get(column.name))
         return columns
 
     def _derived(self, relation: Relation, name: str, clause: FromClause) -> str:

@@ -116,16 +116,20 @@ _REFUSED_PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """A column of a table: its type is looked at, and it is read, only if the query uses it."""
+    """A column of a table: its type is looked at, and it is read, only if the query uses it.
+
+    ``known`` is its type, where more is known than PostgreSQL says.
+    """
 
     alias: str
     column: Column
     reads: dict[str, None]
     binary_order: bool
+    known: SparkType | None = None
 
     def use(self) -> Typed:
         try:
-            type_ = column_type(
+            type_ = self.known or column_type(
                 self.column.type,
                 equality_is_identity=self.column.equality_is_identity,
                 binary_order=self.binary_order,

@@ -18,7 +18,7 @@ from sql.canonical.written import read
 from sql.errors import NotExpressible
 from sql.operators.statement import Types
 from sql.spark.expressions import SparkExpressions
-from sql.spark.from_clause import FromClauses, Levels, Scope, delta_view_name, resolve, view_name
+from sql.spark.from_clause import FromClauses, Levels, Scope, SourceView, delta_view_name, resolve, view_name
 from sql.spark.numbers.exact import Layers, shown
 from sql.spark.relations import (
     FromClause,
@@ -82,10 +82,8 @@ def render_spark(
     renderer = Renderer(sources, binary_order, frozenset(collated), total_orders=total_orders)
     relation = renderer.given_out(renderer.query(understood(read(query), sources), {}))
     columns = relation.declared
-    for expected, found in zip(output, columns, strict=False):
-        _check_type(expected, found)
-    if output and len(output) != len(columns):
-        raise NotExpressible("a different number of columns")
+    if output:
+        check_types(output, columns)
     reads = {oid: tuple(names) for oid, names in renderer.reads.items()}
     return SparkQuery(relation.sql, reads, columns)
 
@@ -106,6 +104,14 @@ def typed(query: SparkQuery, types: Types, sources: Iterable[Source]) -> SparkQu
             _check_type(Column(name, type_, carrier=known.get(type_, "")), found)
     columns = tuple(replace(found, name=name) for (name, _), found in zip(types, query.columns, strict=True))
     return replace(query, columns=columns)
+
+
+def check_types(expected: Sequence[Column], found: Sequence[Column]) -> None:
+    """Raises NotExpressible if a column was read as of another type than PostgreSQL knows it to be."""
+    if len(expected) != len(found):
+        raise NotExpressible("a different number of columns")
+    for one, other in zip(expected, found, strict=True):
+        _check_type(one, other)
 
 
 def _check_type(expected: Column, found: Column) -> None:
@@ -140,7 +146,10 @@ _SELECT_PARTS = frozenset(
 
 
 class Renderer:
-    """Renders queries over the same sources, and over their net changes, ``deltas``, by the names of these."""
+    """Renders queries over the same sources, and over their net changes, ``deltas``, by the names of these.
+
+    ``views`` has the sources that Spark has by other names than `view_name`, by oid.
+    """
 
     def __init__(
         self,
@@ -149,9 +158,10 @@ class Renderer:
         collated: frozenset[tuple[int, str]],
         deltas: Mapping[str, Source] | None = None,
         total_orders: bool = True,
+        views: Mapping[int, SourceView] | None = None,
     ):
         self._total_orders = total_orders
-        self._from = FromClauses(sources, deltas or {}, binary_order, collated, self.query)
+        self._from = FromClauses(sources, deltas or {}, binary_order, collated, self.query, views or {})
 
     @property
     def reads(self) -> dict[int, dict[str, None]]:

@@ -107,6 +107,9 @@ class Typed:
     display: str = ""
 
 
+UNNAMEABLE = frozenset(' ,;{}()\n\t=`."')
+"""Characters that no column's name may have in the files that Spark reads and writes."""
+
 INTEGERS = {"smallint": 5, "integer": 10, "bigint": 19}
 """Integer types by rising width, with their decimal digits."""
 
