@@ -35,6 +35,19 @@ def set_local(settings: Mapping[str, str]) -> str:
     >>> set_local({"search_path": PINNED_PATH})
     "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)"
     """
+    return _set(settings, "true")
+
+
+def set_in_session(settings: Mapping[str, str]) -> str:
+    """As `set_local`, until the session ends.
+
+    >>> set_in_session({"search_path": PINNED_PATH})
+    "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)"
+    """
+    return _set(settings, "false")
+
+
+def _set(settings: Mapping[str, str], local: str) -> str:
     return "SELECT " + ", ".join(
-        f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in settings.items()
+        f"pg_catalog.set_config('{name}', '{value}', {local})" for name, value in settings.items()
     )

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from catalog.pinned_settings import VALUES_AS_TEXT
+from catalog.pinned_settings import PINNED_PATH, VALUES_AS_TEXT, set_in_session
 from engine.spark.target import SESSION_CONF
 from server.commands.export import Pipeline, SourceTable, StreamTable
 from server.postgres.data_directory import StartupError
@@ -27,7 +27,7 @@ _CONF = {
 }
 """What results depend on: no variables in the texts of queries, no timestamps that end in the year 2262."""
 
-_SETTINGS = {**VALUES_AS_TEXT, "TimeZone": "UTC", "row_security": "off", "search_path": "pg_catalog, pg_temp"}
+_SETTINGS = {**VALUES_AS_TEXT, "TimeZone": "UTC", "row_security": "off", "search_path": PINNED_PATH}
 
 _READER = '''"""The tables of PostgreSQL that the stream tables read, each copied once in a run of the pipeline.
 
@@ -81,9 +81,8 @@ def files(pipeline: Pipeline, directory: Path) -> dict[str, str]:
     storage = (directory.resolve() / "pipeline-storage").as_uri()
     configuration = "\n".join(f"  {name}: {_quoted(value)}" for name, value in _CONF.items())
     spec = _SPEC.format(name=_quoted(pipeline.database), storage=_quoted(storage), configuration=configuration)
-    settings = "; ".join(f"SET {name} = '{value}'" for name, value in _SETTINGS.items() if name != "search_path")
-    settings += f"; SET search_path = {_SETTINGS['search_path']}"
-    sources = _READER.format(settings=_quoted(settings)) + "".join(map(_source, pipeline.sources))
+    settings = _quoted(set_in_session(_SETTINGS))
+    sources = _READER.format(settings=settings) + "".join(map(_source, pipeline.sources))
     return {
         SPEC: spec,
         SOURCES: sources,

@@ -371,9 +371,9 @@ def test_psql_is_connected_to_the_running_server(shared: Served) -> None:
     assert "division by zero" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["psql", "status", "repair"])
+@pytest.mark.parametrize("command", ["psql", "status", "repair", "export spark"])
 def test_no_server_is_exit_status_3(tmp_path: Path, command: str) -> None:
-    result = headwater(command, "--data", tmp_path / "data")
+    result = headwater(*command.split(), "--data", tmp_path / "data")
     assert result.returncode == 3
     assert "no headwater server runs" in result.stderr
     assert f"headwater serve --data {tmp_path / 'data'}" in result.stderr
