@@ -13,8 +13,12 @@ SESSION_CONF = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    "spark.sql.variable.substitute": "false",
 }
-"""What results depend on: set on every session, whatever the server's own configuration."""
+"""What results depend on: set on every session, whatever the server's own configuration.
+
+Spark would else put variables of its environment in the place of ${env:NAME}, also in literals of users' queries.
+"""
 
 
 def parse_conf(words: Iterable[str]) -> dict[str, str]:

@@ -20,12 +20,8 @@ from sql.spark.types import INFINITE_DAYS
 SPEC, SOURCES, LIST = "spark-pipeline.yml", "transformations/sources.py", ".headwater-export.json"
 """The last one lists the files that an export has written, so that the next one can take them away."""
 
-_CONF = {
-    **SESSION_CONF,
-    "spark.sql.variable.substitute": "false",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-}
-"""What results depend on: no variables in the texts of queries, no timestamps that end in the year 2262."""
+_CONF = {**SESSION_CONF, "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+"""What results depend on. Timestamps would else be written in a form that for other readers ends in the year 2262."""
 
 _SETTINGS = {**VALUES_AS_TEXT, "TimeZone": "UTC", "row_security": "off", "search_path": PINNED_PATH}
 

@@ -255,7 +255,7 @@ OPERATOR_EXAMPLES = (
     "b AND i4 > 0", "b OR i4 > 0", "NOT b", "b = (i4 > 0)", "i4 = ANY (ARRAY[0, 1, 7])", "i4 <> ALL (ARRAY[0, 1])",
     "i4 = ANY (ARRAY[0, NULL::integer])", "t = ANY (ARRAY['a'::text, ''::text])", "i4 >= 0 AND i4 <= 10",
     "t = 'a'::text", "t <> ''::text", "t < 'b'::text", "t >= 'Z'::text", "t ~~ 'a%'::text", "t !~~ '%_b%'::text",
-    "t || '-'::text", "t || t", "concat(t, 'x'::text, t)",
+    "t || '-'::text", "t || t", "concat(t, 'x'::text, t)", "t || '${env:HOME}'::text",
     "CASE WHEN i4 > 0 THEN 'pos'::text WHEN i4 = 0 THEN 'zero'::text ELSE NULL::text END",
     "CASE i4 WHEN 0 THEN 1 WHEN 7 THEN 2 ELSE 3 END", "COALESCE(i4, 0)", "COALESCE(t, 'none'::text)", "NULLIF(i4, 0)",
     "NULLIF(t, ''::text)", "GREATEST(i4, 3)", "LEAST(i4, i2::integer, 3)", "GREATEST(d, '2000-01-01'::date)",

@@ -113,6 +113,30 @@ def test_project_has_a_dataset_for_each_stream_table_and_source(db: Database, tm
     assert 'schedule "1h"' in text
 
 
+def test_other_modes_and_schemas_are_exported_and_recursions_are_not(emptied_db: Database, tmp_path: Path) -> None:
+    db = emptied_db
+    db.run(
+        "CREATE SCHEMA sales; CREATE TABLE sales.t (id int PRIMARY KEY, up int); CREATE TABLE t (id int PRIMARY KEY)"
+    )
+    db.create("sales.now", "SELECT id FROM sales.t WHERE up > 1", refresh_mode="IMMEDIATE")
+    db.create("whole", "SELECT t.id FROM t JOIN sales.t s ON s.id = t.id", refresh_mode="FULL")
+    db.create("drawn", "SELECT id FROM t WHERE random() < 0.5", refresh_mode="FULL")
+    db.create(
+        "deep", "WITH RECURSIVE r AS (SELECT id FROM t UNION SELECT r.id + 1 FROM r WHERE r.id < 9) SELECT id FROM r"
+    )
+    done = export(db, "--output", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == [
+        "not exported: public.deep: WITH RECURSIVE",
+        "not exported: public.drawn: function random",
+    ]
+    texts = {path.stem: path.read_text() for path in tmp_path.glob("transformations/*.sql")}
+    assert {*texts} == {"whole", "sales_now"}
+    assert "FROM `sales_t` AS" in texts["sales_now"]
+    assert "refresh mode IMMEDIATE" in texts["sales_now"]
+    assert "`t` AS" in texts["whole"]
+
+
 def test_directory_that_is_not_empty_is_written_into_only_if_told_so(db: Database, tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()

@@ -113,6 +113,11 @@ def test_other_targets_are_refused_with_the_list_of_good_ones(text: str, tmp_pat
     assert "sc://host:port" in refusal.value.hint
 
 
+def test_queries_read_nothing_of_the_environment_of_spark(program: Program, tmp_path: Path) -> None:
+    body = "report(found=await one(sessions, \"SELECT '${env:SECRET}' AS n\"))\nawait sessions.stop()"
+    assert facts(program(body, tmp_path, {"SECRET": "not to be seen"})) == {"found": ["${env:SECRET}"]}
+
+
 async def test_off_refuses_jobs(tmp_path: Path) -> None:
     with pytest.raises(SparkUnavailable) as refusal:
         async with SparkSessions("off", tmp_path).acquire():
