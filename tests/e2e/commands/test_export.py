@@ -137,6 +137,23 @@ def test_other_modes_and_schemas_are_exported_and_recursions_are_not(emptied_db:
     assert "`t` AS" in texts["whole"]
 
 
+def test_circles_are_not_exported_and_those_below_read_them_in_postgresql(emptied_db: Database, tmp_path: Path) -> None:
+    db = emptied_db
+    db.run("CREATE TABLE edges (id int PRIMARY KEY, src int NOT NULL, dst int NOT NULL)")
+    db.create("a", "SELECT DISTINCT src, dst FROM edges")
+    db.create("b", "SELECT src, dst FROM a")
+    db.create("below", "SELECT src, dst FROM b WHERE src <> dst")
+    db.run("SET pg_trickle.allow_circular = on")
+    closing = "SELECT src, dst FROM edges UNION SELECT b.src, e.dst FROM b JOIN edges e ON e.src = b.dst"
+    db.run("SELECT pgtrickle.alter_stream_table('a', query => %s)", closing)
+    done = export(db, "--output", tmp_path)
+    assert done.returncode == 0, done.stderr
+    reason = "it and others read each other, and a pipeline has no circles"
+    assert done.stderr.splitlines() == [f"not exported: public.{name}: {reason}" for name in "ab"]
+    assert [path.stem for path in tmp_path.glob("transformations/*.sql")] == ["below"]
+    assert '\\"public\\".\\"b\\"' in (tmp_path / "transformations/sources.py").read_text()
+
+
 def test_directory_that_is_not_empty_is_written_into_only_if_told_so(db: Database, tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
