@@ -29,29 +29,34 @@ class Served:
 
 
 @contextmanager
-def served(spark: str = "off", max_connections: int | None = None, data: Path | None = None) -> Iterator[Served]:
+def served(
+    spark: str = "off", max_connections: int | None = None, data: Path | None = None, root: Path = ROOT
+) -> Iterator[Served]:
     """Start a server, and stop it in the end; what it has logged is shown where the benchmark fails.
 
     With `max_connections` it is started twice: PostgreSQL reads that once, when it starts. `data` is a data directory
-    to be kept, which may be there already.
+    to be kept, which may be there already; `root` the checkout whose server it is.
     """
     with tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory:
         log = Path(directory) / "server.log"
         data = data or Path(directory) / "data"
         if max_connections is not None:
-            with _started(data, log, spark) as server, psycopg.connect(server.direct, autocommit=True) as connection:
+            with (
+                _started(data, log, spark, root) as server,
+                psycopg.connect(server.direct, autocommit=True) as connection,
+            ):
                 setting = sql.SQL("ALTER SYSTEM SET max_connections = {}").format(sql.Literal(max_connections))
                 connection.execute(setting)
-        with _started(data, log, spark, max_connections) as server:
+        with _started(data, log, spark, root, max_connections) as server:
             yield server
 
 
 @contextmanager
-def _started(data: Path, log: Path, spark: str, most: int | None = None) -> Iterator[Served]:
+def _started(data: Path, log: Path, spark: str, root: Path, most: int | None = None) -> Iterator[Served]:
     options = [] if most is None else ["--max-connections", str(most)]
     command = [sys.executable, "-m", "server", "serve", "--data", str(data), "--port", "0", "--spark", spark, *options]
     with log.open("w") as stderr:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=root)
     try:
         assert process.stdout is not None
         url = process.stdout.readline().strip().removeprefix("ready: ")

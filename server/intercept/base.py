@@ -236,14 +236,18 @@ class Interceptor:
             raise m.ProtocolViolation("PostgreSQL has ignored a command of the server's")
         return tags[-1][5:-1].decode("ascii", "replace")
 
-    async def open(self, *, alone: bool = False) -> None:
+    async def open(self, *, alone: bool = False, also: bytes = b"") -> list[tuple[int, bytes]]:
         """BEGIN. Before a Sync it takes the client's implicit transaction in, with all it has done.
 
-        `alone`: our COMMIT comes right behind the client's one statement, which may have its own ideas about it.
+        `alone`: our COMMIT comes right behind the client's one statement, which may have its own ideas about it. `also`
+        are messages of ours that go with it: where they fail, a transaction may be open. Returns the answers. Raises
+        BackendError.
         """
-        await self.exchange(self.ours(b"BEGIN", *([ALONE] if alone else [])), flush=True)
+        self.own = bool(also)
+        answers = await self.exchange(self.ours(b"BEGIN", *([ALONE] if alone else [])) + also, flush=True)
         self.own = True
         self.status = m.IN_TRANSACTION
+        return answers
 
     async def commit(self) -> SqlError | None:
         """COMMIT our transaction; returns why that failed."""

@@ -35,6 +35,16 @@ _ALREADY = "25001"
 """SQLSTATE of the warning that there is a transaction in progress already."""
 
 
+def _look_up(name: bytes) -> bytes:
+    """Messages that ask for the text of a statement with a name."""
+    return run_by_name(_TEXT_OF, [name])
+
+
+def _text_in(answers: list[tuple[int, bytes]]) -> bytes:
+    """The text that PostgreSQL has answered with, empty if there is no such statement."""
+    return next((data[11:] for kind, data in answers if kind == m.DATA_ROW), b"")
+
+
 class ExtendedInterceptor(Interceptor):
     skipping = False
     """The batch has failed: PostgreSQL, or we, ignore everything up to Sync."""
@@ -163,10 +173,11 @@ class ExtendedInterceptor(Interceptor):
     async def _may_execute(self, execute: bytes) -> bool:
         """Open a transaction in front of an Execute that needs one. False if that, or the Execute, has failed."""
         try:
+            portal = m.text_at(execute, 5)
             if self._to_be_wrapped(execute):
-                await self.open(alone=self.alone and self.ran == 0 and self._before_sync())
+                await self._open_for(portal)
             self.ran += 1
-            return not self.own or await self._may_run_in_ours(await self._words(m.text_at(execute, 5)))
+            return not self.own or await self._may_run_in_ours(await self._words(portal))
         except BackendError as error:  # cancelled, or out of time
             await self.report(error)
             self.skipping = True
@@ -221,10 +232,18 @@ class ExtendedInterceptor(Interceptor):
         text = self.executed.text(portal) or b""
         return leading(text, WORDS, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
 
+    async def _open_for(self, portal: bytes) -> None:
+        """Open a transaction for what a portal runs, and look up its text with it where that is not known."""
+        alone = self.alone and self.ran == 0 and self._before_sync()
+        name = self.executed.unknown(portal)
+        if name is None:
+            await self.open(alone=alone)
+        else:
+            self.executed.statements[name] = _text_in(await self.open(alone=alone, also=_look_up(name)))
+
     async def look_up(self, name: bytes, *, flush: bool) -> bytes:
         """The text of a statement with a name that an earlier batch has prepared."""
-        answers = await self.exchange(run_by_name(_TEXT_OF, [name]), flush=flush)
-        return next((data[11:] for kind, data in answers if kind == m.DATA_ROW), b"")
+        return _text_in(await self.exchange(_look_up(name), flush=flush))
 
     async def _refuse_outside(self, command: bytes) -> None:
         """Undo what the batch has done, and let PostgreSQL refuse a command that needs a transaction block."""
@@ -346,7 +365,7 @@ class ExtendedInterceptor(Interceptor):
         else:
             await self.send(m.SYNC_MESSAGE)
             await self._until_ready()
-            if self.own:
+            if self.own and self.status != m.IDLE:
                 await self.roll_back()
         await self.ready(self.status)
         self.traffic.left_unnamed(self.executed.statements.get(b"", b""))

@@ -102,6 +102,8 @@ class RelayedSession:
         """Settings of the session, as JSON, once code of another role may have run."""
         self._later: list[tuple[str, Sequence[Value]]] = []
         """What goes before the next statement (`execute_later`)."""
+        self._pin: str | None = None
+        """The number of a `pin` that goes before the next statement."""
 
     # -- RequestSession ----------------------------------------------------------------------------------------
 
@@ -122,6 +124,8 @@ class RelayedSession:
         if self._later:
             sql, args = self._later.pop()
             await self._run(sql, args)
+        elif self._pin is not None:
+            await self._run("SELECT", ())
 
     async def copy_in(self, schema: str, table: str, columns: Sequence[str], source: AsyncIterable[bytes]) -> int:
         names = ", ".join(quote(name) for name in columns)
@@ -192,6 +196,7 @@ class RelayedSession:
             raise SqlError("25001", "cannot roll back the client's transaction")
         self._kept = None
         self._later = []
+        self._pin = None
         await self._run("ROLLBACK", (), even_if_cancelled=True)
         await self._run("BEGIN", (), even_if_cancelled=True)
 
@@ -203,15 +208,41 @@ class RelayedSession:
     # -- around it ---------------------------------------------------------------------------------------------
 
     async def pin(self) -> None:
-        """Put our own parameters in force until the end of the transaction.
+        """Have our own parameters in force from the next statement until the end of the transaction.
 
-        The answer holds a number that nobody can know before: what is read from now on answers what we ask. Whatever
-        the client has sent in whatever order, the engine must not take answers to it for answers to its own questions.
+        They are sent with that statement, whose encoding is in force by the time PostgreSQL reads it.
         """
         self._dialogue.pinned = True
-        self._encoding = "utf-8"  # which is in force by the time the answer is sent; the question is ASCII
-        number = token_hex(16)
-        rows = await self.fetch(_LOOK_AND_SET, *PINS.values(), number)
+        self._encoding = "utf-8"
+        self._pin = token_hex(16)
+
+    def _pin_messages(self) -> list[bytes]:
+        """Messages that put our own parameters in force. The answer holds a number that nobody can know before."""
+        if self._pin is None:
+            return []
+        parameters = [*PINS.values(), self._pin]
+        return self._messages(_LOOK_AND_SET.encode(), self._encoded(parameters))
+
+    async def _read_pin(self, number: str) -> None:
+        """Read the answer to `_pin_messages`: what is read from now on answers what we ask.
+
+        Whatever the client has sent in whatever order, the engine must not take answers to it for answers to its own
+        questions. Raises ProtocolViolation.
+        """
+        rows: list[Row] = []
+        decoders: list[values.Decoder] = []
+        while True:
+            kind, data = await self._dialogue.next_from_backend()
+            if kind == m.ERROR:
+                error = self._noted(data)
+                await self._until_ready()
+                raise error
+            if kind == m.ROW_DESCRIPTION:
+                decoders = values.decoders(data)
+            elif kind == m.DATA_ROW:
+                rows.append(values.row(data, decoders, self._encoding))
+            elif kind in (m.COMMAND_COMPLETE, m.READY):
+                break
         if len(rows) != 1 or rows[0][0] != number:
             raise m.ProtocolViolation("an answer of PostgreSQL came out of turn")
         before = rows[0][1:]
@@ -220,6 +251,8 @@ class RelayedSession:
 
     async def keep_settings(self, role: str) -> None:
         """See `SqlSession.keep_settings`."""
+        if self._pin is not None:
+            await self.flush()
         if role != self._session_user and self._kept is None:
             ((self._kept,),) = await self.fetch(_KEEP)
 
@@ -233,7 +266,9 @@ class RelayedSession:
 
         These are SET then, for good: what the client had SET LOCAL before cannot be told from what it had SET.
         """
-        if self.disturbed:
+        if self._pin is not None:  # nothing has run since
+            self._pin = None
+        elif self.disturbed:
             await self.fetch(_PUT_BACK, self._kept)
             if self.autocommit:
                 # In a block of the client's, a LISTEN of its own cannot be told from one of the other role's.
@@ -251,19 +286,17 @@ class RelayedSession:
         encoding = self._encoding
         later, self._later = self._later, []
         parts = [
+            *self._pin_messages(),
             *(run_by_name(text.encode(encoding), self._encoded(each)) for text, each in later),
-            CLEAR,
-            m.parse(NAME, sql.encode(encoding)),
-            m.bind(NAME, NAME, self._encoded(args)),
-            m.describe_portal(NAME),
-            m.execute(NAME),
-            m.close_portal(NAME),
-            m.close_statement(NAME),
+            *self._messages(sql.encode(encoding), self._encoded(args)),
             m.SYNC_MESSAGE,
         ]
+        pin, self._pin = self._pin, None
         self.busy = True
         try:
             await self._dialogue.to_backend(b"".join(parts))
+            if pin is not None:
+                await self._read_pin(pin)
             await self._until_completed(len(later))
             rows: list[Row] = []
             decoders: list[values.Decoder] = []
@@ -292,6 +325,19 @@ class RelayedSession:
                     return rows, tag
         finally:
             self.busy = False
+
+    @staticmethod
+    def _messages(sql: bytes, parameters: Sequence[bytes | None]) -> list[bytes]:
+        """Messages that run a statement and describe its rows."""
+        return [
+            CLEAR,
+            m.parse(NAME, sql),
+            m.bind(NAME, NAME, parameters),
+            m.describe_portal(NAME),
+            m.execute(NAME),
+            m.close_portal(NAME),
+            m.close_statement(NAME),
+        ]
 
     def _encoded(self, args: Sequence[Value]) -> list[bytes | None]:
         return [values.encode(value, self._encoding) for value in args]

@@ -289,6 +289,7 @@ class Subscriber:
         feed: Feed | None = None
         try:
             await session.pin()
+            await session.flush()
             feed = await self._open(session, subscription, output, statement, parameters)
             await self.exchange(self.interceptor.ours(*((b"ROLLBACK",) if self._temporary else BACK)))
         except BaseException as error:

@@ -10,7 +10,7 @@ import pytest
 from catalog.settings import SETTINGS, setting_named
 
 ROOT = Path(__file__).parents[2]
-SEEN = re.compile(r"pgtrickle\._(setting|seconds)\('pg_trickle\.(\w+)', '?([\w.]+)'?\)")
+SEEN = re.compile(r"(?:pgtrickle\._(setting|seconds)\(|\('\w+', )'pg_trickle\.(\w+)', '?([\w.]+)'?\)")
 
 
 def _readers() -> list[tuple[str, str, str]]:

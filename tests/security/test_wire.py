@@ -49,8 +49,9 @@ async def test_the_engine_takes_no_answer_of_the_clients_for_its_own() -> None:
         raise AssertionError
 
     session = RelayedSession(cast(Any, Prompter(forged)), "db", m.IN_TRANSACTION, lambda: None, nothing)
+    await session.pin()
     with pytest.raises(m.ProtocolViolation, match="out of turn"):
-        await session.pin()
+        await session.fetch("SELECT 1")
 
 
 @pytest.mark.parametrize("code", [80877103, 80877104])

@@ -29,6 +29,16 @@ BEGIN
 END $$;
 
 
+-- The names of all that _given_setting finds set for the database or the cluster, in lower case.
+CREATE OR REPLACE FUNCTION pgtrickle._stored_settings() RETURNS text[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    RETURN ARRAY(SELECT lower(split_part(entry, '=', 1)) FROM pg_db_role_setting s, unnest(s.setconfig) AS entry
+                 WHERE s.setrole = 0 AND s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database())));
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._stored_settings() FROM PUBLIC;
+
+
 -- What is wrong with a value of a setting, NULL if nothing is. Settings that are not known take any value.
 CREATE OR REPLACE FUNCTION pgtrickle._setting_fault(name text, value text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$

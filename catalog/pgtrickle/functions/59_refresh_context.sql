@@ -77,6 +77,29 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._pending_changes(oid, pg_snapshot, xid8, bigint, int) FROM PUBLIC;
 
 
+-- Whether a buffer holds a change that the frontier of a stream table has not seen. Raises as _pending_changes.
+CREATE OR REPLACE FUNCTION pgtrickle._any_pending(pgt_id bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    d record;
+BEGIN
+    FOR d IN
+        SELECT to_regclass('pgtrickle_changes.changes_' || p.source_relid)::oid AS buffer,
+               (s.frontier->>'snapshot')::pg_snapshot AS snapshot, (s.frontier->>'xid')::xid8 AS xid,
+               coalesce((s.frontier->>'change_id')::bigint, 0) AS change_id
+        FROM pgtrickle.pgt_definitions s JOIN pgtrickle.pgt_dependencies p ON p.pgt_id = s.pgt_id
+        WHERE s.pgt_id = $1 AND p.cdc_mode IS NOT NULL
+        ORDER BY p.source_relid
+    LOOP
+        IF (pgtrickle._pending_changes(d.buffer, d.snapshot, d.xid, d.change_id, 1)).pending > 0 THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN false;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._any_pending(bigint) FROM PUBLIC;
+
+
 -- Grant the owner of a stream table its rights on the buffers again, which may have been taken away (_revoke_buffers).
 -- Returns what _capture_ahead is to grant, in another transaction.
 CREATE OR REPLACE FUNCTION pgtrickle._grant_buffers(pgt_id bigint, owner oid) RETURNS jsonb
@@ -103,6 +126,30 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._grant_buffers(bigint, oid) FROM PUBLIC;
 
 
+-- The settings that a refresh looks at. To ask _setting for each takes longer than to see, once, which have been set at all.
+CREATE OR REPLACE FUNCTION pgtrickle._refresh_settings(polled boolean) RETURNS jsonb
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    stored CONSTANT text[] := pgtrickle._stored_settings();
+BEGIN
+    RETURN (
+        SELECT jsonb_object_agg(k.key, CASE WHEN nullif(current_setting(k.name, true), '') IS NULL AND k.name <> ALL (stored)
+                                            THEN k.fallback ELSE pgtrickle._setting(k.name, k.fallback) END)
+        FROM (VALUES ('engine', 'pg_trickle.refresh_engine', 'auto'),
+                     ('spark_min_rows', 'pg_trickle.spark_min_rows', '100000'),
+                     ('max_change_ratio', 'pg_trickle.differential_max_change_ratio', '0.15'),
+                     ('spark_failure_policy', 'pg_trickle.spark_failure_policy', 'retry'),
+                     ('spark_timeout', 'pg_trickle.spark_timeout', '3600'),
+                     ('spark_parallel_rows', 'pg_trickle.spark_parallel_rows', '1000000'),
+                     ('merge_planner_hints', 'pg_trickle.merge_planner_hints', 'on'),
+                     ('merge_work_mem_mb', 'pg_trickle.merge_work_mem_mb', '64')) AS k (key, name, fallback)
+    ) || jsonb_build_object(
+        'foreign_table_polling', CASE WHEN polled THEN pgtrickle._setting('pg_trickle.foreign_table_polling', 'off') ELSE 'off' END,
+        'statement_timeout', (extract(epoch FROM current_setting('statement_timeout')::interval) * 1000)::bigint::text);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_settings(boolean) FROM PUBLIC;
+
+
 -- What only a refresh that has something to do needs: the plan, the settings, and what earlier refreshes have left.
 CREATE OR REPLACE FUNCTION pgtrickle._refresh_inputs(pgt_id bigint, polled boolean) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
@@ -111,19 +158,7 @@ BEGIN
         SELECT jsonb_build_object(
             'plan', encode(sha256(convert_to(concat(s.canonical_query, s.explain->'inputs'), 'UTF8')), 'hex'),
             'canonical_query', s.canonical_query, 'plan_format', coalesce((s.explain->'inputs'->>'format')::int, 0),
-            'settings', jsonb_build_object(
-                'engine', pgtrickle._setting('pg_trickle.refresh_engine', 'auto'),
-                'spark_min_rows', pgtrickle._setting('pg_trickle.spark_min_rows', '100000'),
-                'max_change_ratio', pgtrickle._setting('pg_trickle.differential_max_change_ratio', '0.15'),
-                'spark_failure_policy', pgtrickle._setting('pg_trickle.spark_failure_policy', 'retry'),
-                'foreign_table_polling', CASE WHEN polled
-                                         THEN pgtrickle._setting('pg_trickle.foreign_table_polling', 'off') ELSE 'off' END,
-                'statement_timeout',
-                (extract(epoch FROM current_setting('statement_timeout')::interval) * 1000)::bigint::text,
-                'spark_timeout', pgtrickle._setting('pg_trickle.spark_timeout', '3600'),
-                'spark_parallel_rows', pgtrickle._setting('pg_trickle.spark_parallel_rows', '1000000'),
-                'merge_planner_hints', pgtrickle._setting('pg_trickle.merge_planner_hints', 'on'),
-                'merge_work_mem_mb', pgtrickle._setting('pg_trickle.merge_work_mem_mb', '64')),
+            'settings', pgtrickle._refresh_settings(polled),
             'executor_costs', s.executor_costs, 'append_only', s.append_only,
             'memory', (SELECT m.memory FROM pgtrickle.pgt_memory m WHERE m.pgt_id = s.pgt_id AND m.frontier = s.frontier))
         FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = $1);
@@ -168,6 +203,9 @@ DECLARE
     awaited boolean := false;
     unseen boolean := false;  -- a source comes later than the transaction will ever see
 BEGIN
+    IF most = 1 AND pgtrickle._any_pending(pgt_id) THEN
+        RETURN '{"fresh": false}';
+    END IF;
     -- Not the whole row: its long columns would be read for nothing.
     SELECT s.pgt_id, s.pgt_relid, s.pgt_schema, s.pgt_name, s.pgt_owner, s.status, s.refresh_mode, s.requested_mode,
            s.engine, s.schedule, s.frontier, s.row_id_salt, s.is_populated, s.needs_reinit, s.consecutive_errors,
@@ -212,8 +250,13 @@ BEGIN
                 FROM pgtrickle.pgt_captures k WHERE k.source_relid = d.oid;
             END IF;
         END IF;
-        SELECT c.pending, c.truncated INTO pending, truncated
-        FROM pgtrickle._pending_changes(d.buffer, st.snapshot, st.xid, st.change_id, most) c;
+        IF most = 1 AND NOT late THEN  -- it has been looked for above
+            pending := CASE WHEN d.buffer IS NOT NULL AND st.snapshot IS NOT NULL THEN 0 END;
+            truncated := false;
+        ELSE
+            SELECT c.pending, c.truncated INTO pending, truncated
+            FROM pgtrickle._pending_changes(d.buffer, st.snapshot, st.xid, st.change_id, most) c;
+        END IF;
         IF pending > 0 AND most = 1 THEN
             RETURN '{"fresh": false}';
         END IF;
