@@ -133,6 +133,15 @@ BEGIN
         _day := {{bucket ~ _one.period}};' || single || '
         RETURN NULL;
     END IF;';
+    ELSE
+        -- The statement itself finds out whether there is but one movement, whose hash is right; else it inserts nothing.
+        single := '
+    INSERT INTO {{named ~  ~ _balance_cache_delta}} (dim_hash{{dimensions ~ , %1$I}}, day{{resources ~ , %1$I}}, last_movement_at, last_movement_id)
+    SELECT m.dim_hash{{dimensions ~ , m.%1$I}}, {{bucket ~ m.period}}{{resources ~ , m.%1$I}}, m.recorded_at, m.id
+      FROM inserted AS m WHERE NOT EXISTS (SELECT FROM inserted OFFSET 1) AND m.dim_hash = ({{hash ~ m.%1$I}});
+    IF FOUND THEN
+        RETURN NULL;
+    END IF;';
     END IF;
     RETURN '
 DECLARE
