@@ -579,7 +579,7 @@ def export_spark(
         print(f"not exported: {table}: {reason}", file=sys.stderr)
     if not found.datasets:
         _fail(StartupError("no stream table could be exported"))
-    print(f"{len(found.datasets)} stream tables, {len(found.sources)} sources: {output}")
+    print(f"stream tables: {len(found.datasets)}, sources: {len(found.sources)}, in {output}")
 
 
 def _console() -> Console:

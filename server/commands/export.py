@@ -26,6 +26,8 @@ from sql.export.dataset import Dataset, SourceView, dataset
 from sql.export.source_table import spark_columns
 from sql.spark.values import identifier
 
+_UNNAMEABLE = re.compile(r"[^a-z0-9_]")
+
 _STREAM_TABLES = """
 SELECT s.pgt_relid::pg_catalog.int8, s.pgt_schema, s.pgt_name, s.canonical_query, (s.explain -> 'inputs')::text,
        s.requested_mode, s.schedule, pg_catalog.pg_get_userbyid(s.pgt_owner)::text, s.scc_id IS NOT NULL
@@ -194,7 +196,7 @@ def dataset_names(relations: Mapping[int, tuple[str, str]]) -> dict[int, str]:
     """
     names: dict[int, str] = {}
     for oid, (schema, name) in sorted(relations.items(), key=lambda item: item[1]):
-        plain = re.sub(r"[^a-z0-9_]", "_", (name if schema == "public" else f"{schema}_{name}").lower())
+        plain = _UNNAMEABLE.sub("_", (name if schema == "public" else f"{schema}_{name}").lower())
         numbered = (plain if n == 1 else f"{plain}_{n}" for n in range(1, len(relations) + 1))
         names[oid] = next(each for each in numbered if each not in names.values())
     return names

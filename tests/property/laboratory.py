@@ -27,6 +27,8 @@ from tests.property.schemas import Table
 T = TypeVar("T")
 
 SESSIONS = 4
+EXAMPLES = 50
+"""So many examples have the same sessions: a session keeps the plans of functions that have been dropped."""
 LOCK_TIMEOUT = "20ms"
 EXPECTED = frozenset(
     {
@@ -76,6 +78,7 @@ class Laboratory:
         self.stream_tables: list[StreamTable] = []
         self.tables: tuple[Table, ...] = ()
         self.spark: Spark = NoSpark("not here")
+        self._examples = 0
         self.do(self._open())
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
@@ -124,6 +127,9 @@ class Laboratory:
 
     async def reset(self, tables: Sequence[Table], rows: Sequence[str]) -> None:
         """No stream tables, and these tables with these rows."""
+        self._examples += 1
+        if self._examples % EXAMPLES == 0:
+            await self._close()
         for number, connection in enumerate(self.connections):
             if connection.is_closed():
                 self.connections[number] = await self._connect()

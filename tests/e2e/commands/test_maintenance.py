@@ -7,7 +7,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.e2e.conftest import drop_role
+from tests.e2e.conftest import Database, drop_role
+
+
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
 
 
 @pytest.fixture(autouse=True)

@@ -351,7 +351,10 @@ class Writers(ClientThreads):
                 connection.execute("SELECT count(*) FROM joined")
 
 
-def test_back_and_forth_under_writers_loses_nothing(live: Database, eventually: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("rounds", [8, pytest.param(60, marks=pytest.mark.long)])
+def test_back_and_forth_under_writers_loses_nothing(
+    live: Database, eventually: Callable[..., Any], rounds: int
+) -> None:
     def altered(name: str, mode: str) -> bool:
         """False where the writers left no room for it."""
         with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
@@ -363,7 +366,7 @@ def test_back_and_forth_under_writers_loses_nothing(live: Database, eventually: 
         live.create(name, query, schedule="1s")
     rng = random.Random(1)
     with Writers(live, 8) as writers:
-        for _ in range(30):
+        for _ in range(rounds):
             name = rng.choice(list(QUERIES))
             altered(name, rng.choice(["IMMEDIATE", "IMMEDIATE", "DIFFERENTIAL", "AUTO"]))
         for name in QUERIES:

@@ -18,6 +18,12 @@ QUERIES = {
 
 
 @pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
+@pytest.fixture
 def partitioned(db: Database) -> Database:
     """A table partitioned by list, of which one partition is partitioned itself, with stream tables over it."""
     db.run(

@@ -7,6 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.conftest import Database
+
 TABLES = """
 CREATE TABLE customer (id int PRIMARY KEY, name text, region text);
 CREATE TABLE purchase (id int PRIMARY KEY, customer int, amount numeric(8,2), paid bool);
@@ -23,6 +25,12 @@ CHANGES = (
     "UPDATE customer SET region = 'north', name = upper(name)",
     "DELETE FROM customer WHERE id = 1",
 )
+
+
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
 
 
 @pytest.fixture(autouse=True)
