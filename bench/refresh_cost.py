@@ -9,7 +9,7 @@ the server's process, by their accounts in /proc, so that it is about the same o
 Each line is the median of the rounds, with the lowest and the highest; of wall time the shortest of all calls is shown.
 
 `--against` starts the server of another checkout beside this one, and has both take turns. `--functions` shows in which
-functions of the catalog the time of PostgreSQL passes, each without those that it calls, and counts the round trips.
+functions of the catalog the time of PostgreSQL passes, each without those that it calls, and how often each is called.
 """
 
 from __future__ import annotations

@@ -28,6 +28,9 @@ from sql.spark.values import identifier
 
 _UNNAMEABLE = re.compile(r"[^a-z0-9_]")
 
+_NO_DATABASE, _NOT_LET_IN = "3D000", "28"
+"""An SQLSTATE, and the class of those of authentication."""
+
 _STREAM_TABLES = """
 SELECT s.pgt_relid::pg_catalog.int8, s.pgt_schema, s.pgt_name, s.canonical_query, (s.explain -> 'inputs')::text,
        s.requested_mode, s.schedule, pg_catalog.pg_get_userbyid(s.pgt_owner)::text, s.scc_id IS NOT NULL
@@ -135,9 +138,17 @@ def pipeline(url: PostgresUrl, database: str | None = None) -> Pipeline:
         return asyncio.run(_pipeline(url, name))
     except (SqlError, OSError, asyncpg.PostgresError) as error:
         raise StartupError(
-            f'could not read the stream tables of database "{name}": {error}',
-            "Give a password in PGPASSWORD or PGPASSFILE, or in the URL.",
+            f'could not read the stream tables of database "{name}": {error}', _hint(getattr(error, "sqlstate", None))
         ) from error
+
+
+def _hint(sqlstate: str | None) -> str | None:
+    """What to do about an error of the connection, where that is known."""
+    if sqlstate == _NO_DATABASE:
+        return "Name another one by --database."
+    if sqlstate is not None and sqlstate.startswith(_NOT_LET_IN):
+        return "Give a password in PGPASSWORD or PGPASSFILE, or in the URL."
+    return None
 
 
 async def _pipeline(url: PostgresUrl, database: str) -> Pipeline:

@@ -176,6 +176,9 @@ def test_database_without_stream_tables_is_an_error(shared_db: Database, tmp_pat
     assert refused.returncode == 1
     assert "has no stream tables" in refused.stderr
     assert not (tmp_path / "project").exists()
+    refused = export(shared_db, "--output", tmp_path / "project", "--database", "nowhere")
+    assert refused.returncode == 1
+    assert 'database "nowhere" does not exist\nhint: Name another one by --database.' in refused.stderr
 
 
 @pytest.mark.long
