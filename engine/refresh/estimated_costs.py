@@ -35,7 +35,7 @@ async def too_dear(
     None where the changes are to be applied. That few changes are, or about as many as were applied quickly the last
     time, is not asked of the planner. Raises SqlError.
     """
-    if not may_be_dear(context) or is_proven(context, await _last_differential(session, context)):
+    if not may_be_dear(context) or is_proven(context, await last_differential(session, context)):
         return None
     uncaptured = frozenset(source.oid for source in context.capture.sources if not source.captured)
     full = await plan.full_sql(context.storage, uncaptured)
@@ -55,7 +55,7 @@ async def too_dear(
     return decide_by_cost(context, of_changes, of_all)
 
 
-async def _last_differential(session: SqlSession, context: RefreshContext) -> AppliedChanges | None:
+async def last_differential(session: SqlSession, context: RefreshContext) -> AppliedChanges | None:
     """The last differential refresh that PostgreSQL has computed, if it was one of the last hundred refreshes."""
     rows = await session.fetch(LAST_DIFFERENTIAL, context.pgt_id)
     return AppliedChanges(int(rows[0][0]), float(rows[0][1])) if rows else None

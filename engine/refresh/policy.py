@@ -222,24 +222,51 @@ def _is_slow(context: RefreshContext, duration_ms: float) -> bool:
     return duration_ms > max(SLOWER * (context.learned.last_full_ms or math.inf), SLOW_MS)
 
 
+def may_teach(context: RefreshContext, decision: Decision, duration_ms: float) -> bool:
+    """Whether `learned_threshold` wants to know of the last differential refresh before this one."""
+    if decision.action is Action.DIFFERENTIAL:
+        return _is_slow(context, duration_ms)
+    return _was_learned(context, decision)
+
+
 def learned_threshold(
-    context: RefreshContext, decision: Decision, estimated_rows: int, duration_ms: float, *, given_up: bool = False
+    context: RefreshContext,
+    decision: Decision,
+    estimated_rows: int,
+    duration_ms: float,
+    *,
+    given_up: bool = False,
+    before: AppliedChanges | None = None,
 ) -> float | None:
     """The new `auto_threshold` after a refresh, None where there is nothing to learn.
 
-    A differential refresh that took clearly longer than the last full one, or was given up for that, lowers it below
-    the present ratio of changes; each full refresh that it caused raises it a little, so that the next differential one
-    is tried some day. An estimate teaches nothing.
+    A differential refresh that took clearly longer than the last full one lowers it below the present ratio of changes,
+    if the one `before` it did so, too, for not many more changes: one alone may have been slow by chance. So does one
+    that was given up. Each full refresh that this caused raises it a little, so that the next differential one is tried
+    some day; at once, if by its own time the one before was not slow: a table that has grown since the full refresh
+    before takes longer to be computed, too. An estimate teaches nothing.
     """
     if decision.estimated:
         return None
+    ratio = change_ratio(context, estimated_rows)
     if given_up:
-        return change_ratio(context, estimated_rows) / 2
+        return ratio / 2
     if decision.action is Action.DIFFERENTIAL:
-        return change_ratio(context, estimated_rows) / 2 if _is_slow(context, duration_ms) else None
-    if decision.fallback and decision.action is Action.FULL and context.learned.auto_threshold is not None:
-        return context.learned.auto_threshold * 1.1
-    return None
+        known = before is not None and before.changes <= 2 * context.capture.pending
+        again = before is not None and known and _is_slow(context, before.duration_ms)
+        return ratio / 2 if again and _is_slow(context, duration_ms) else None
+    if not _was_learned(context, decision):
+        return None
+    raised = (context.learned.auto_threshold or 0) * 1.1
+    if before is None or 2 * before.changes < context.capture.pending or not _is_slow(context, before.duration_ms):
+        return raised
+    return max(raised, 2 * ratio) if before.duration_ms <= SLOWER * duration_ms else raised
+
+
+def _was_learned(context: RefreshContext, decision: Decision) -> bool:
+    """Whether a refresh was a full one by the threshold."""
+    full = decision.fallback and decision.action is Action.FULL and not decision.estimated
+    return full and context.learned.auto_threshold is not None
 
 
 def settings_of(context: RefreshContext) -> RefreshSettings:

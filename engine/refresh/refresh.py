@@ -22,16 +22,17 @@ from engine.compile.compiled_query import CompiledQuery
 from engine.compile.pool import work_on_behalf_of
 from engine.refresh.applying import Applied, apply_changes, apply_rows, ms_since
 from engine.refresh.computing import Computed, changes_to_apply, rows_to_apply
+from engine.refresh.estimated_costs import last_differential
 from engine.refresh.executor_choice import NoSpark, Spark, learned_costs, rows_of_changes
 from engine.refresh.failures import attempting
 from engine.refresh.policy import (
-    SLOW_MS,
     Decision,
     RefreshSettings,
     decide,
     depends_on_size,
     is_fresh,
     learned_threshold,
+    may_teach,
     settings_of,
     time_limit,
 )
@@ -296,10 +297,14 @@ async def _learned_threshold(
     session: SqlSession, context: RefreshContext, applied: Applied, estimated_rows: int
 ) -> float | None:
     """The new `auto_threshold`, None where there is nothing to learn."""
-    incremental = applied.decision.action is Action.DIFFERENTIAL or applied.given_up
-    if incremental and not estimated_rows and applied.ms > SLOW_MS:
+    decision, before = applied.decision, None
+    if not applied.given_up:
+        if not may_teach(context, decision, applied.ms):
+            return None
+        before = await last_differential(session, context)
+    if not estimated_rows:
         estimated_rows = await _estimated_rows(session, context)
-    return learned_threshold(context, applied.decision, estimated_rows, applied.ms, given_up=applied.given_up)
+    return learned_threshold(context, decision, estimated_rows, applied.ms, given_up=applied.given_up, before=before)
 
 
 async def _estimated_rows(session: SqlSession, context: RefreshContext) -> int:

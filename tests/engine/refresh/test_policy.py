@@ -16,6 +16,7 @@ from engine.refresh.policy import (
     is_proven,
     learned_threshold,
     may_be_dear,
+    may_teach,
 )
 from engine.stream_tables.refresh_state import CaptureState, Learned, RefreshContext, SourceState
 
@@ -88,11 +89,14 @@ def test_too_many_changes_are_computed_in_full_unless_differential_is_insisted_o
     assert decide(replace(many, requested_mode="DIFFERENTIAL"), SETTINGS, 100_000).action is Action.DIFFERENTIAL
 
 
+SLOW = AppliedChanges(2_000, 400.0)
+
+
 def test_a_differential_refresh_slower_than_full_is_remembered_and_tried_again_some_day() -> None:
     context = with_changes(2_000)
     decision = decide(context, SETTINGS, 100_000)
-    assert learned_threshold(context, decision, 100_000, duration_ms=120.0) is None
-    threshold = learned_threshold(context, decision, 100_000, duration_ms=400.0)
+    assert learned_threshold(context, decision, 100_000, duration_ms=120.0, before=SLOW) is None
+    threshold = learned_threshold(context, decision, 100_000, duration_ms=400.0, before=SLOW)
     assert threshold == pytest.approx(0.005)
 
     for _ in range(20):
@@ -101,9 +105,35 @@ def test_a_differential_refresh_slower_than_full_is_remembered_and_tried_again_s
         if decision.action is Action.DIFFERENTIAL:
             break
         assert decision.fallback and "slower to apply than a full refresh of 100 ms" in decision.reason
-        threshold = learned_threshold(context, decision, 100_000, duration_ms=100.0)
+        threshold = learned_threshold(context, decision, 100_000, duration_ms=100.0, before=SLOW)
     assert decision.action is Action.DIFFERENTIAL
     assert decide(with_threshold(with_changes(100), 0.005), SETTINGS, 100_000).action is Action.DIFFERENTIAL
+
+
+@pytest.mark.parametrize(
+    "before", [None, AppliedChanges(2_000, 120.0), AppliedChanges(1_000, 249.0), AppliedChanges(4_001, 9_000.0)]
+)
+def test_one_slow_refresh_may_have_been_slow_by_chance(before: AppliedChanges | None) -> None:
+    context = with_changes(2_000)
+    decision = decide(context, SETTINGS, 100_000)
+    assert may_teach(context, decision, 30_000.0) and not may_teach(context, decision, 249.0)
+    assert learned_threshold(context, decision, 100_000, duration_ms=30_000.0, before=before) is None
+    # Of what was given up on the way it is known.
+    given_up = learned_threshold(context, decision, 100_000, duration_ms=30_000.0, given_up=True, before=before)
+    assert given_up == pytest.approx(0.005)
+
+
+def test_a_full_refresh_that_takes_as_long_has_changes_applied_again() -> None:
+    context = with_threshold(with_changes(2_000), 0.005)
+    decision = decide(context, SETTINGS, 100_000)
+    assert decision.action is Action.FULL and may_teach(context, decision, 1.0)
+    # The table was small when a full refresh was last timed, and has grown.
+    threshold = learned_threshold(context, decision, 100_000, duration_ms=300.0, before=SLOW)
+    assert threshold == pytest.approx(0.02)
+    assert decide(with_threshold(context, threshold), SETTINGS, 100_000).action is Action.DIFFERENTIAL
+    for before in (None, AppliedChanges(999, 400.0), AppliedChanges(2_000, 100.0), AppliedChanges(2_000, 500.0)):
+        raised = learned_threshold(context, decision, 100_000, duration_ms=300.0, before=before)
+        assert raised == pytest.approx(0.0055)
 
 
 def test_few_changes_and_a_mode_that_insists_on_them_are_never_estimated() -> None:
