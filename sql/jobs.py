@@ -29,7 +29,7 @@ from sql.compile.monotone import not_monotone
 from sql.errors import NotDifferentiable
 from sql.immediate import Program, program
 from sql.operators import Recursion
-from sql.operators.statement import StagedText
+from sql.operators.statement import StagedText, Types
 from sql.spark.render import SparkQuery, render_spark
 from sql.spark.stages import SparkStages, render_stages
 from sql.storage.keyed import AppendedRows, Keyed, KeyedRows
@@ -146,6 +146,10 @@ class Facts:
     told_apart: tuple[str, ...]
     """The shape of the storage table, and the columns that its row ids are made from: where they and all columns agree,
     two queries store a row that both give in the same way."""
+    whole_query: str
+    """See `Compiled.whole_query`."""
+    whole_names: tuple[str, ...]
+    """Its columns."""
     refiltered: bool
     """Whether it comes in the place of a query with another filter."""
     not_monotone: str | None
@@ -166,6 +170,8 @@ def facts(query: Query) -> Facts:
         frozenset(aggregate.name for aggregate in compiled.remembered.values()),
         isinstance(compiled.shape, KeyedRows),
         told_apart(compiled.shape),
+        compiled.whole_query,
+        compiled.whole_names,
         exchanges_filter(compiled.root),
         None if compiled.root is None else not_monotone(compiled.root),
     )
@@ -188,14 +194,14 @@ def create_storage(query: Query, storage: str) -> tuple[str, ...]:
     return _compiled(query).create_storage_sql(storage)
 
 
-def populate(query: Query, storage: str, uncaptured: frozenset[int]) -> str:
+def populate(query: Query, storage: str, uncaptured: frozenset[int], apart: Types = ()) -> str:
     """See `Compiled.populate_sql`."""
-    return _compiled(query).populate_sql(storage, uncaptured)
+    return _compiled(query).populate_sql(storage, uncaptured, apart)
 
 
-def full(query: Query, storage: str, uncaptured: frozenset[int]) -> str:
+def full(query: Query, storage: str, uncaptured: frozenset[int], apart: Types = ()) -> str:
     """See `Compiled.full_sql`."""
-    return _compiled(query).full_sql(storage, uncaptured)
+    return _compiled(query).full_sql(storage, uncaptured, apart)
 
 
 def staged(query: Query, storage: str, staging: str, uncaptured: frozenset[int]) -> str:

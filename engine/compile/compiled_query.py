@@ -15,7 +15,7 @@ from engine.compile.pool import compilers, on_behalf_of
 from sql import Column, Source, jobs
 from sql.compile.compiled import Core
 from sql.jobs import Facts, Following, FollowingFacts, Query
-from sql.operators.statement import StagedText
+from sql.operators.statement import StagedText, Types
 from sql.spark.stages import SparkStages
 from sql.storage.shape import StorageColumn
 
@@ -123,13 +123,23 @@ class CompiledQuery:
         """Statements that create the empty storage table with its primary key and index. Raises SqlError."""
         return await self._kept(jobs.create_storage, self.query, storage)
 
-    async def populate_sql(self, storage: str, uncaptured: frozenset[int]) -> str:
-        """Fill the empty storage table. The changes of `uncaptured` sources are not captured. Raises SqlError."""
-        return await self._kept(jobs.populate, self.query, storage, uncaptured)
+    @property
+    def whole_query(self) -> str:
+        """The storage's rows, as `storage_query`, in the way in which PostgreSQL computes all of them best."""
+        return self._facts.whole_query
 
-    async def full_sql(self, storage: str, uncaptured: frozenset[int]) -> str:
+    @property
+    def whole_names(self) -> tuple[str, ...]:
+        """The columns of `whole_query`, in order."""
+        return self._facts.whole_names
+
+    async def populate_sql(self, storage: str, uncaptured: frozenset[int], apart: Types = ()) -> str:
+        """Fill the empty storage table; see `sql.Compiled.populate_sql`. Raises SqlError."""
+        return await self._kept(jobs.populate, self.query, storage, uncaptured, apart)
+
+    async def full_sql(self, storage: str, uncaptured: frozenset[int], apart: Types = ()) -> str:
         """Make the storage equal to the query, touching only rows that differ; see `populate_sql`. Raises SqlError."""
-        return await self._kept(jobs.full, self.query, storage, uncaptured)
+        return await self._kept(jobs.full, self.query, storage, uncaptured, apart)
 
     async def staged_sql(self, storage: str, staging: str, uncaptured: frozenset[int]) -> str:
         """As `full_sql`, from a staging table that holds the rows of `core`. Raises SqlError."""

@@ -11,9 +11,10 @@ import structlog
 
 from catalog.session import SqlError, SqlSession
 from catalog.values import Action, Executor
-from engine.refresh.computing import Computed, handed_on, whole_sql
+from engine.refresh.computing import Computed, handed_on
 from engine.refresh.estimated_costs import too_dear
 from engine.refresh.policy import Decision, whole_action
+from engine.refresh.whole import Whole, whole_query
 from engine.session.transactions import local_setting, savepoint, set_role
 from engine.stream_tables.plan_inputs import dumps
 from engine.stream_tables.refresh_state import RefreshContext
@@ -52,7 +53,8 @@ class Applied:
 async def apply_rows(session: SqlSession, context: RefreshContext, decision: Decision, rows: Computed) -> Applied:
     """Store all rows. Raises SqlError."""
     began = time.perf_counter()
-    result, salt = await _with_salts(session, context, rows.statement, first=context.learned.row_id_salt)
+    whole = Whole(rows.statement, rows.parameters)
+    result, salt = await _with_salts(session, context, whole, first=context.learned.row_id_salt)
     return Applied(decision, rows.executor, _as_of(result, rows), salt, ms_since(began))
 
 
@@ -72,7 +74,8 @@ async def apply_changes(
         instead, given_up = failure.decision, failure.given_up
         first = context.learned.row_id_salt + failure.salts_used
     began_instead = time.perf_counter()
-    result, salt = await _with_salts(session, context, await whole_sql(context, changes.plan), first=first)
+    whole = await whole_query(session, context, changes.plan)
+    result, salt = await _with_salts(session, context, whole, first=first)
     return Applied(instead, Executor.POSTGRES, result, salt, ms_since(began), ms_since(began_instead), given_up)
 
 
@@ -138,11 +141,11 @@ def _as_of(result: dict[str, Any], computed: Computed) -> dict[str, Any]:
 
 
 async def _with_salts(
-    session: SqlSession, context: RefreshContext, statement: str, *, first: int
+    session: SqlSession, context: RefreshContext, whole: Whole, *, first: int
 ) -> tuple[dict[str, Any], int]:
     """Store all rows; every collision of row ids is answered with another salt. The result, and the salt."""
     for salt in range(first, first + 8):
-        result = await _apply(session, context, statement, {"salt": salt}, changes=False)
+        result = await _apply(session, context, whole.statement, {**whole.parameters, "salt": salt}, changes=False)
         if not result.get("failed"):
             return result, salt
         logger.warning("row id collision", stream_table=context.storage, salt=salt)

@@ -20,6 +20,7 @@ from engine.refresh.executor_choice import (
     rows_of_changes,
 )
 from engine.refresh.policy import RefreshSettings
+from engine.refresh.whole import uncaptured, whole_query
 from engine.stream_tables.plan_inputs import compiled
 from engine.stream_tables.plan_store import load_plan
 from engine.stream_tables.refresh_state import RefreshContext
@@ -47,6 +48,8 @@ class Computed:
     """Whether the statement only inserts, unless that does not do."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """What Spark ran, to be shown."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """What the statement takes beside the salt."""
 
 
 @asynccontextmanager
@@ -92,8 +95,17 @@ async def rows_to_apply(
     rows = await _unless_refused(rows_from_spark(session, context, inputs, settings, estimated_rows, spark))
     if isinstance(rows, NotOnSpark):
         with tracing.span("headwater.refresh.write"):
-            text = await whole_sql(context, plan)
-        yield Computed(plan, text, Executor.POSTGRES, str(rows), estimated_rows, alert=_alert(rows))
+            whole = await whole_query(session, context, plan)
+        reason = f"{rows}; computed by several processes" if whole.parameters else str(rows)
+        yield Computed(
+            plan,
+            whole.statement,
+            Executor.POSTGRES,
+            reason,
+            estimated_rows,
+            alert=_alert(rows),
+            parameters=whole.parameters,
+        )
         return
     try:
         texts = {"spark_sql": rows.sql}
@@ -103,18 +115,6 @@ async def rows_to_apply(
         )
     finally:
         rows.release()
-
-
-async def whole_sql(context: RefreshContext, plan: CompiledQuery) -> str:
-    """The statement by which PostgreSQL computes all rows and stores them. Raises SqlError 54001."""
-    if context.is_populated:
-        return await plan.full_sql(context.storage, uncaptured(context))
-    return await plan.populate_sql(context.storage, uncaptured(context))
-
-
-def uncaptured(context: RefreshContext) -> frozenset[int]:
-    """The sources whose changes are not captured."""
-    return frozenset(source.oid for source in context.capture.sources if not source.captured)
 
 
 def handed_on(context: RefreshContext) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from sql.canonical.dialect import generate, parse
 from sql.canonical.other_filter import Exchange, OtherRows, exchanged
 from sql.canonical.views import View, inline_views
 from sql.compile.compiled import Compiled, Core, Remembered
+from sql.compile.determined import determined
 from sql.errors import NotDifferentiable
 from sql.operators import (
     Aggregate,
@@ -74,6 +75,7 @@ class ParsedQuery:
     used: Mapping[int, frozenset[str]]
     grouping_sets: int = 1
     """The number of sets of the GROUP BY that has most."""
+    views: tuple[View, ...] = ()
     exchange: Exchange | None = None
     """Where it takes the place of another query: the two as one."""
     _built: dict[object, tuple[Relation, tuple[str, ...]]] = field(default_factory=dict, compare=False)
@@ -151,7 +153,7 @@ def _parse_query(
         some = {*(source.key[:1] or (source.columns[0].name,))}
         by_number[number] = frozenset(first.usage[number] or some)
     sets = max((len(operator.sets) for operator in tree.walk() if isinstance(operator, Expand)), default=1)
-    return ParsedQuery(canonical, ast, sources, output, special, by_number, sets, exchange)
+    return ParsedQuery(canonical, ast, sources, output, special, by_number, sets, views, exchange)
 
 
 def opaque_query(canonical: str, output: Sequence[Column]) -> Compiled:
@@ -192,7 +194,17 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         netted_later(root),
         root,
         fields,
+        whole=_own_text(query, root, shape),
     )
+
+
+def _own_text(query: ParsedQuery, root: Operator, shape: Shape) -> str | None:
+    """The query's own text where it gives what is stored, and PostgreSQL has no choice of rows.
+
+    In the tree subqueries have become joins, which changes are computed by; all rows it may well read more often.
+    """
+    plain = isinstance(shape, Bag | KeyedRows) and not query.views
+    return query.canonical.strip().rstrip(";") if plain and determined(root) else None
 
 
 def _in_place(

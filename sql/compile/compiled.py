@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from sql.base.columns import Column, Field, Source
-from sql.base.text import quote
+from sql.base.text import quote, select
 from sql.compile.tick_accumulators import Running
 from sql.operators import Operator, Scan
 from sql.operators.captured_changes import (
@@ -101,6 +101,8 @@ class Compiled:
     """Whether the tree reads the sources at a timestamp in the past, see `versions`."""
     running: tuple[Running, ...] = ()
     """Aggregates whose groups are kept from one such timestamp to the next, each after those that it reads."""
+    whole: str | None = None
+    """The query's own text, where its rows are sure to be those of the tree."""
     always: frozenset[int] = frozenset()
     """What changes beside the sources, so that a refresh has something to do in any case."""
     _cache: dict[tuple[str, frozenset[int], bool, frozenset[int]], str] = field(default_factory=dict)
@@ -142,14 +144,34 @@ class Compiled:
         """Statements that create the empty storage table with its primary key and index."""
         return self.shape.create(storage)
 
-    def populate_sql(self, storage: str, uncaptured: frozenset[int] = frozenset()) -> str:
-        """Fill the empty storage table. The changes of `uncaptured` sources are not captured."""
-        plan = Plan(frozenset())
-        return self._finished(plan, self.shape.populate(plan, storage), uncaptured)
+    @property
+    def whole_query(self) -> str:
+        """The storage's rows, as `storage_query`, in the way in which PostgreSQL computes all of them best."""
+        return self.whole or self.shape.rows
 
-    def full_sql(self, storage: str, uncaptured: frozenset[int] = frozenset()) -> str:
+    @property
+    def whole_names(self) -> tuple[str, ...]:
+        """The columns of `whole_query`, in order."""
+        return (*(column.name for column in self.output), *self.shape.computed)
+
+    def populate_sql(self, storage: str, uncaptured: frozenset[int] = frozenset(), apart: Types = ()) -> str:
+        """Fill the empty storage table. The changes of `uncaptured` sources are not captured.
+
+        ``apart``: `whole_query` is ``$1->>'rows'``, and computed by a statement of its own (`pgtrickle._query_rows`);
+        these are its columns, as a list of column definitions has them.
+        """
+        plan = Plan(frozenset())
+        return self._finished(plan, self.shape.populate(plan, storage, self._all_rows(apart)), uncaptured)
+
+    def full_sql(self, storage: str, uncaptured: frozenset[int] = frozenset(), apart: Types = ()) -> str:
         """Make the storage equal to the query, touching only rows that differ; see `populate_sql`."""
-        return self._full(storage, self.shape.rows, uncaptured)
+        return self._full(storage, self._all_rows(apart), uncaptured)
+
+    def _all_rows(self, apart: Types) -> str:
+        if not apart:
+            return self.whole_query
+        columns = ", ".join(f"{quote(name)} {type_}" for name, type_ in apart)
+        return select(["*"], f"pgtrickle._query_rows($1->>'rows', $1) AS r({columns})")
 
     def staged_sql(self, storage: str, staging: str, uncaptured: frozenset[int] = frozenset()) -> str:
         """As `full_sql`, from a staging table that holds the rows of `core`."""

@@ -171,10 +171,10 @@ class Shape(ABC):
         come = select(columns, different, where=[f"{quote(ROW_ID)} IS NOT NULL", "NOT __pgt_known"])
         return plan.statement.modification("__pgt_inserted", f"{self.insert(storage, come)} RETURNING 1")
 
-    def populate(self, plan: Plan, storage: str) -> dict[str, str]:
-        """Fill the empty storage table. Returns the CTE of the rows inserted."""
+    def populate(self, plan: Plan, storage: str, rows: str) -> dict[str, str]:
+        """Fill the empty storage table with `rows`. Returns the CTE of the rows inserted."""
         columns = [f"n.{quote(name)}" for name in (ROW_ID, *self.names)]
-        statement = self.insert(storage, select(columns, derived(self.identified(self.rows), "n")))
+        statement = self.insert(storage, select(columns, derived(self.identified(rows), "n")))
         return {"inserted": plan.statement.modification("__pgt_inserted", f"{statement} RETURNING 1")}
 
 

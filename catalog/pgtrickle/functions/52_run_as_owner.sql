@@ -238,6 +238,48 @@ BEGIN
 END $$;
 
 
+-- For use inside _run: the rows of a query ($1 in it is the parameters), computed as a statement of its own, with the snapshot of
+-- the one that calls: so by several processes where PostgreSQL finds that worth it, although that one changes a table.
+CREATE OR REPLACE FUNCTION pgtrickle._query_rows(query text, parameters jsonb) RETURNS SETOF record
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN QUERY EXECUTE query USING parameters;
+END $$;
+
+
+-- Whether _query_rows is to compute a query over these sources: NULL where PostgreSQL would plan it for one process, or where it
+-- cannot be planned, which whoever runs it hears. Else the columns of its storage table by name, each as its type and as a
+-- list of column definitions has it. A plan is made only where there is a table that several processes would read.
+CREATE OR REPLACE FUNCTION pgtrickle._apart(storage bigint, sources bigint[], query text) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    explained text := 'EXPLAIN (FORMAT JSON) ' || query;
+    planned jsonb;
+BEGIN
+    IF NOT EXISTS (SELECT FROM unnest(sources) AS s(oid), unnest(pgtrickle._relations(s.oid::oid)) AS r(oid)
+                   WHERE pg_relation_size(r.oid) >= pg_size_bytes(current_setting('min_parallel_table_scan_size'))) THEN
+        RETURN NULL;
+    END IF;
+    planned := pgtrickle._run(explained, '{}');  -- as _is_top_level wants it: without a quote or a second line
+    -- Quotes within a value are not written like those around it.
+    IF position('"Node Type": "Gather' IN planned::text) = 0 THEN
+        RETURN NULL;
+    END IF;
+    RETURN (
+        SELECT jsonb_object_agg(a.attname, jsonb_build_array(
+            format_type(a.atttypid, -1),
+            format_type(a.atttypid, -1) || CASE WHEN a.attcollation <> t.typcollation
+                                                THEN (SELECT format(' COLLATE %I.%I', n.nspname, c.collname)
+                                                      FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace
+                                                      WHERE c.oid = a.attcollation) ELSE '' END))
+        FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = storage::oid AND a.attnum > 0 AND NOT a.attisdropped);
+EXCEPTION WHEN data_exception OR undefined_table OR undefined_function OR undefined_object OR undefined_column
+    OR invalid_schema_name THEN
+    RETURN NULL;
+END $$;
+
+
 -- _run for a statement that changes a storage table. Where it cannot be applied it is undone, and {"failed": SQLSTATE}
 -- returned: two rows have one __pgt_row_id (23505), a source has changed whose changes were not read, or was truncated
 -- (HW003), or, if data_errors, values cannot be computed (class 22).
