@@ -12,6 +12,7 @@ from typing import Any
 from catalog.session import SqlError, SqlSession
 from engine.compile.compiled_query import CompiledQuery
 from engine.refresh.policy import AppliedChanges, Decision, decide_by_cost, is_proven, may_be_dear
+from engine.refresh.whole import uncaptured
 from engine.session.roles import run_as_owner
 from engine.session.transactions import local_setting, savepoint
 from engine.stream_tables.refresh_state import RefreshContext
@@ -37,8 +38,7 @@ async def too_dear(
     """
     if not may_be_dear(context) or is_proven(context, await last_differential(session, context)):
         return None
-    uncaptured = frozenset(source.oid for source in context.capture.sources if not source.captured)
-    full = await plan.full_sql(context.storage, uncaptured)
+    full = await plan.full_sql(context.storage, uncaptured(context))
     # What is put back afterwards is what holds before the setting does.
     await session.keep_settings(context.owner)
     try:
