@@ -6,8 +6,8 @@
 Yardsticks: an INSERT of the same rows into a table that has a primary key and nothing else (rows of a batch come from
 the same JSON), one into a table with triggers that maintain balances and totals as they are written by hand, and a
 lookup by primary key. Posts go to registers in the standard and in the high-write mode, by one client and by four, to
-cells of their own (`spread`: as many as a batch has movements) and all to one cell (`hot`). The history that balances are
-read from has 1 000 cells over five years. All take turns, directly (Unix socket) and through the server (TCP).
+cells of their own (`spread`: as many as a batch has movements) and all to one cell (`hot`). The history that balances
+are read from has 1 000 cells over five years. All take turns, directly (Unix socket) and through the server (TCP).
 `synchronous_commit` is off unless wanted, so that the disk does not hide what the functions cost.
 `--movements 5000000` is the full measure of history; the default takes less than half the time to be written. With
 `--data` the history stays in a directory, where the next run finds it, or goes on where one was ended:
