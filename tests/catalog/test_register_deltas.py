@@ -140,6 +140,8 @@ def test_the_balance_of_a_cell_is_looked_up_by_a_plan_for_all_cells(sessions: Op
         assert value(connection, scanned) == before, "no row was read by a sequential scan"
         assert balance(connection, name) == 2000
         assert value(connection, scanned) == before + 2000
+    assert value(connection, "SELECT accum._force_delta_merge()") == 2000
+    assert balance(connection, name, item=3, lot="A") == 200
 
 
 def test_a_register_of_turnovers_has_pending_totals(sessions: Open) -> None:
