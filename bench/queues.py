@@ -124,46 +124,132 @@ SELECT id AS batch, type, data, created_at FROM plain
 UPDATE places SET place = :batch WHERE consumer = :client_id::int"""
 
 
+# PgQ's way to consume, in SQL and PL/pgSQL: a batch lies between two ticks, and its events are found by a statement
+# that is made of their snapshots. Without what PgQ has besides: several queues, rotated tables, retries, checks.
+PGQ = """
+CREATE SCHEMA pgq;
+CREATE TABLE pgq.event (ev_id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    ev_time timestamptz NOT NULL DEFAULT now(), ev_txid xid8 NOT NULL DEFAULT pg_current_xact_id(), ev_owner int,
+    ev_retry int, ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text);
+CREATE INDEX ON pgq.event (ev_txid);
+CREATE TABLE pgq.tick (tick_id bigint PRIMARY KEY, tick_time timestamptz NOT NULL DEFAULT now(),
+    tick_snapshot pg_snapshot NOT NULL DEFAULT pg_current_snapshot());
+CREATE SEQUENCE pgq.batch;
+CREATE TABLE pgq.subscription (sub_consumer text PRIMARY KEY, sub_last_tick bigint NOT NULL,
+    sub_active timestamptz NOT NULL DEFAULT now(), sub_batch bigint UNIQUE, sub_next_tick bigint)
+    WITH (fillfactor = 50);
+CREATE FUNCTION pgq.next_batch(consumer text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    this pgq.subscription;
+    following bigint;
+BEGIN
+    SELECT * INTO this FROM pgq.subscription WHERE sub_consumer = consumer FOR UPDATE;
+    IF this.sub_batch IS NOT NULL THEN
+        RETURN this.sub_batch;
+    END IF;
+    SELECT tick_id INTO following FROM pgq.tick WHERE tick_id > this.sub_last_tick ORDER BY tick_id LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    UPDATE pgq.subscription SET sub_batch = nextval('pgq.batch'), sub_next_tick = following, sub_active = now()
+     WHERE sub_consumer = consumer RETURNING sub_batch INTO this.sub_batch;
+    RETURN this.sub_batch;
+END $$;
+CREATE FUNCTION pgq.receive(consumer text)
+RETURNS TABLE (batch_id bigint, ev_id bigint, ev_type text, ev_data text, ev_retry int, ev_time timestamptz)
+LANGUAGE plpgsql AS $$
+DECLARE
+    batch CONSTANT bigint := pgq.next_batch(consumer);
+    last pg_snapshot;
+    current pg_snapshot;
+BEGIN
+    SELECT l.tick_snapshot, n.tick_snapshot INTO last, current
+      FROM pgq.subscription s JOIN pgq.tick l ON l.tick_id = s.sub_last_tick
+      JOIN pgq.tick n ON n.tick_id = s.sub_next_tick
+     WHERE s.sub_batch = batch;
+    RETURN QUERY EXECUTE format(
+        'SELECT %s::bigint, ev_id, ev_type, ev_data, ev_retry, ev_time FROM pgq.event'
+        ' WHERE ev_txid >= %L AND ev_txid <= %L AND pg_visible_in_snapshot(ev_txid, %L)'
+        ' AND NOT pg_visible_in_snapshot(ev_txid, %L) ORDER BY ev_id',
+        batch, pg_snapshot_xmin(last), pg_snapshot_xmax(current), current, last);
+END $$;
+CREATE FUNCTION pgq.finish_batch(batch bigint) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE pgq.subscription
+       SET sub_active = now(), sub_last_tick = sub_next_tick, sub_next_tick = NULL, sub_batch = NULL
+     WHERE sub_batch = batch;
+    RETURN 1;
+END $$;
+"""
+
+CONSUME_PGQ = r"""
+SELECT batch_id AS batch, ev_id, ev_type, ev_data, ev_retry, ev_time
+  FROM pgq.receive('consumer ' || :client_id::int) \aset
+SELECT pgq.finish_batch(:batch)"""
+
+
 def measure_consuming(ways: tuple[Way, ...], rounds: int, console: Console) -> None:
-    """Consumers that each read all, in small batches: receive and ack, beside a cursor into a plain table."""
+    """Consumers that each read all, in small batches: receive and ack, PgQ's way in SQL, a cursor in a plain table."""
     postmaster = postmaster_of(ways[0])
-    table = Table(title="Consuming: batches a second, all consumers together", title_justify="left")
-    for heading in ("events in a batch", "consumers", "way"):
-        table.add_column(heading)
-    for heading in ("receive, ack", "SELECT, UPDATE", "ratio", "CPU a batch", "SELECT, UPDATE", "ratio"):
-        table.add_column(heading, justify="right")
+    tables = {}
+    for what in ("Consuming: batches a second, all consumers together", "Consuming: PostgreSQL's CPU for a batch"):
+        tables[what] = Table(title=what, title_justify="left")
+        for heading in ("events in a batch", "consumers", "way"):
+            tables[what].add_column(heading)
+        for heading in ("receive, ack", "PgQ in SQL", "ratio", "SELECT, UPDATE", "ratio"):
+            tables[what].add_column(heading, justify="right")
+    rates, costs = tables.values()
     batches = 1000
     with ways[0].connect() as direct:
         direct.execute("CREATE TABLE places (consumer int PRIMARY KEY, place bigint NOT NULL) WITH (fillfactor = 50)")
+        direct.execute(PGQ)
         direct.execute("SELECT pgque.stop()")
         for size in (10, 100):
-            direct.execute("TRUNCATE plain RESTART IDENTITY")
-            direct.execute(
-                "INSERT INTO plain (type, data) SELECT 'default', %s FROM generate_series(1, %s::int)",
-                [PAYLOAD, size * batches],
-            )
+            fill_yardsticks(direct, size, batches)
             for many in (1, 4):
                 for way in ways:
-                    measured = []
+                    scripts = (CONSUME, CONSUME_PGQ, CONSUME_PLAIN.format(size))
+                    measured: tuple[list[tuple[float, float]], ...] = ([], [], [])
                     for _ in range(rounds):
                         fill_consumed(direct, many, size, batches)
-                        ours = transactions(way, CONSUME, many, 0, postmaster, batches)
+                        for script, found in zip(scripts, measured, strict=True):
+                            found.append(transactions(way, script, many, 0, postmaster, batches))
                         direct.execute("SELECT pgque.drop_queue('consumed', true)")
-                        measured.append(
-                            (*ours, *transactions(way, CONSUME_PLAIN.format(size), many, 0, postmaster, batches))
-                        )
-                        direct.execute("DELETE FROM places")
-                    rate, cost, rate_plain, cost_plain = (
-                        statistics.median(each) for each in zip(*measured, strict=True)
+                        direct.execute("TRUNCATE places, pgq.subscription")
+                    ours, pgq, plain = (
+                        (statistics.median(rate for rate, _ in each), min(cost for _, cost in each) * 1e6)
+                        for each in measured
                     )
-                    table.add_row(
-                        *(str(size), str(many), way.name),
-                        *(f"{rate:,.0f}", f"{rate_plain:,.0f}", f"{rate / rate_plain:.2f}"),
-                        *(f"{cost * 1e6:.0f} µs", f"{cost_plain * 1e6:.0f} µs", f"{cost_plain / cost:.2f}"),
+                    row = (str(size), str(many), way.name)
+                    rates.add_row(
+                        *(*row, f"{ours[0]:,.0f}", f"{pgq[0]:,.0f}", f"{ours[0] / pgq[0]:.2f}"),
+                        *(f"{plain[0]:,.0f}", f"{ours[0] / plain[0]:.2f}"),
+                    )
+                    costs.add_row(
+                        *(*row, f"{ours[1]:.0f} µs", f"{pgq[1]:.0f} µs", f"{pgq[1] / ours[1]:.2f}"),
+                        *(f"{plain[1]:.0f} µs", f"{plain[1] / ours[1]:.2f}"),
                     )
         direct.execute("SELECT pgque.start()")
         direct.execute("TRUNCATE plain RESTART IDENTITY")
-    console.print(table)
+    for table in tables.values():
+        console.print(table)
+
+
+def fill_yardsticks(direct: psycopg.Connection[tuple[object, ...]], size: int, batches: int) -> None:
+    """The plain table, and the tables of PgQ's way, with so many batches."""
+    direct.execute("TRUNCATE plain, pgq.event, pgq.tick RESTART IDENTITY")
+    direct.execute(
+        "INSERT INTO plain (type, data) SELECT 'default', %s FROM generate_series(1, %s::int)",
+        [PAYLOAD, size * batches],
+    )
+    direct.execute("INSERT INTO pgq.tick VALUES (0)")
+    for number in range(1, batches + 1):
+        direct.execute(
+            "INSERT INTO pgq.event (ev_type, ev_data) SELECT 'default', %s FROM generate_series(1, %s::int)",
+            [PAYLOAD, size],
+        )
+        direct.execute("INSERT INTO pgq.tick VALUES (%s)", [number])
+    direct.execute("VACUUM (ANALYZE) plain, pgq.event, pgq.tick")
 
 
 def fill_consumed(direct: psycopg.Connection[tuple[object, ...]], consumers: int, size: int, batches: int) -> None:
@@ -173,6 +259,7 @@ def fill_consumed(direct: psycopg.Connection[tuple[object, ...]], consumers: int
     for number in range(consumers):
         direct.execute("SELECT pgque.subscribe('consumed', %s)", [f"consumer {number}"])
         direct.execute("INSERT INTO places VALUES (%s, 0)", [number])
+        direct.execute("INSERT INTO pgq.subscription VALUES (%s, 0)", [f"consumer {number}"])
     for _ in range(batches):
         direct.execute("SELECT pgque.send_batch('consumed', array_fill(%s::text, ARRAY[%s]))", [PAYLOAD, size])
         direct.execute("SELECT pgque.ticker('consumed')")

@@ -1,13 +1,14 @@
 """What registers cost beside plain tables: posting, reading balances now and in the past, cancelling and correcting.
 
     python bench/register.py [--rounds 1] [--seconds 1] [--movements 2000000] [--synchronous-commit off on]
-                             [--only posting reading corrections] [--data DIRECTORY]
+                             [--only posting maintained reading corrections] [--data DIRECTORY]
 
 Yardsticks: an INSERT of the same rows into a table that has a primary key and nothing else (rows of a batch come from
-the same JSON), and a lookup by primary key. Posts go to registers in the standard and in the high-write mode, by one
-client and by four, to cells of their own (`spread`: as many as a batch has movements) and all to one cell (`hot`). The
-history that balances are read from has 1 000 cells over five years. All take turns, directly (Unix socket) and through
-the server (TCP). `synchronous_commit` is off unless wanted, so that the disk does not hide what the functions cost.
+the same JSON), one into a table with triggers that maintain balances and totals as they are written by hand, and a
+lookup by primary key. Posts go to registers in the standard and in the high-write mode, by one client and by four, to
+cells of their own (`spread`: as many as a batch has movements) and all to one cell (`hot`). The history that balances
+are read from has 1 000 cells over five years. All take turns, directly (Unix socket) and through the server (TCP).
+`synchronous_commit` is off unless wanted, so that the disk does not hide what the functions cost.
 `--movements 5000000` is the full measure of history; the default takes less than half the time to be written. With
 `--data` the history stays in a directory, where the next run finds it, or goes on where one was ended:
 
@@ -52,6 +53,38 @@ CREATE TABLE lookup (
 INSERT INTO lookup SELECT a, i, 1, 1 FROM generate_series(1, 100) AS a, generate_series(1, 10) AS i;
 """
 
+# Balances and totals as they are maintained by hand: a statement for each table, in a trigger of the movements'.
+MAINTAINED = """
+CREATE TABLE maintained (LIKE plain INCLUDING ALL);
+CREATE INDEX ON maintained (account, item, period);
+CREATE INDEX ON maintained (recorder);
+CREATE TABLE maintained_balance (LIKE lookup INCLUDING ALL) WITH (fillfactor = 80);
+CREATE TABLE maintained_day (
+    account int, item int, period date, quantity numeric(18,4) NOT NULL, amount numeric(18,2) NOT NULL,
+    PRIMARY KEY (account, item, period)) WITH (fillfactor = 80);
+CREATE TABLE maintained_month (LIKE maintained_day INCLUDING ALL) WITH (fillfactor = 80);
+CREATE TABLE maintained_year (LIKE maintained_day INCLUDING ALL) WITH (fillfactor = 80);
+"""
+BALANCE = """
+INSERT INTO maintained_balance AS t SELECT account, item, sum(quantity), sum(amount) FROM inserted
+ GROUP BY account, item ORDER BY account, item
+ON CONFLICT (account, item) DO UPDATE
+   SET quantity = t.quantity + excluded.quantity, amount = t.amount + excluded.amount;
+"""
+TOTAL = """
+INSERT INTO maintained_{0} AS t
+SELECT account, item, date_trunc('{0}', period)::date, sum(quantity), sum(amount) FROM inserted
+ GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+ON CONFLICT (account, item, period) DO UPDATE
+   SET quantity = t.quantity + excluded.quantity, amount = t.amount + excluded.amount;
+"""
+MAINTAIN = f"""
+CREATE FUNCTION maintain() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN {BALANCE} {"".join(TOTAL.format(grain) for grain in ("year", "month", "day"))} RETURN NULL; END $$;
+CREATE TRIGGER maintain AFTER INSERT ON maintained REFERENCING NEW TABLE AS inserted
+    FOR EACH STATEMENT EXECUTE FUNCTION maintain();
+"""
+
 DROP = "SELECT accum.register_drop(name, force := true) FROM accum._registers WHERE name = %s"
 CREATE = """
 SELECT accum.register_create(%s, '{"account": "int", "item": "int"}',
@@ -67,11 +100,17 @@ SELECT 'doc:' || n / 10, '2021-01-01'::timestamptz + n * (interval '1826 days' /
 FROM generate_series(%(first)s::int, %(last)s::int) AS n
 """
 
+# One movement of each cell; the balances of these are merged soon.
+CELLS = """
+INSERT INTO accum.high_write_movements (recorder, period, account, item, quantity, amount)
+SELECT 'doc:' || a, '2025-12-31', a, i, 1, 1 FROM generate_series(1, 100) AS a, generate_series(1, 10) AS i
+"""
+
 # How much of which history has been written.
 WRITTEN = "CREATE TABLE IF NOT EXISTS history_written (movements int PRIMARY KEY, up_to int NOT NULL)"
 
 COLUMNS = "recorder text, period timestamptz, account int, item int, quantity numeric, amount numeric"
-INSERT = "INSERT INTO plain (recorder, period, account, item, quantity, amount)"
+INSERT = "INSERT INTO {} (recorder, period, account, item, quantity, amount)"
 MOVEMENT = '{"recorder":"o:%s","period":"' + TODAY + '","account":%s,"item":1,"quantity":1,"amount":1.5}'
 
 # Batches as clients send them; # stands for the client's number, so that each has cells of its own.
@@ -82,8 +121,9 @@ BATCHES = {
 }
 
 
-def posting(register: str, kind: str, sizes: tuple[int, ...]) -> list[Work]:
-    """What a client that posts does, one movement at a time and in batches; beside it the bare INSERT."""
+def posting(register: str, kind: str, sizes: tuple[int, ...], table: str = "plain") -> list[Work]:
+    """What a client that posts does, one movement at a time and in batches; beside it the INSERT into a table."""
+    insert = INSERT.format(table)
     account = "1" if kind == "hot" else ":account::int"
     draw = "\\set account random(1, 1000)\n"
     works = [
@@ -91,7 +131,7 @@ def posting(register: str, kind: str, sizes: tuple[int, ...]) -> list[Work]:
             f"{register}, {kind}, single",
             1,
             f"{draw}SELECT accum.register_post('{register}', format('{MOVEMENT % (1, '%s')}', {account})::jsonb)",
-            f"{draw}{INSERT} VALUES ('o:1', '{TODAY}', {account}, 1, 1, 1.5)",
+            f"{draw}{insert} VALUES ('o:1', '{TODAY}', {account}, 1, 1, 1.5)",
         )
     ]
     for size in sizes:
@@ -101,7 +141,7 @@ def posting(register: str, kind: str, sizes: tuple[int, ...]) -> list[Work]:
                 f"{register}, {kind}, batch {size}",
                 size,
                 f"SELECT accum.register_post('{register}', {batch})",
-                f"{INSERT} SELECT * FROM jsonb_to_recordset({batch}) AS m({COLUMNS})",
+                f"{insert} SELECT * FROM jsonb_to_recordset({batch}) AS m({COLUMNS})",
             )
         )
     return works
@@ -116,6 +156,7 @@ def create(connection: psycopg.Connection[tuple[object, ...]], register: str, *,
 def fill(way: Way, movements: int, console: Console) -> None:
     """The history, in chunks, or what is not there of it; says how fast."""
     with way.connect() as connection:
+        connection.execute(CELLS)
         connection.execute(WRITTEN)
         found = connection.execute("SELECT up_to FROM history_written WHERE movements = %s", [movements]).fetchone()
         if found is None:
@@ -156,6 +197,8 @@ READING = {
     "balance, a cell": CELL + f"SELECT * FROM accum.history_balance({WHOLE})",
     "balance, partial dimensions (10 cells)": CELL + f"SELECT * FROM accum.history_balance({PART})",
     "balance, whole register (1 000 cells)": "SELECT * FROM accum.history_balance()",
+    "high-write: balance, a cell": CELL + f"SELECT * FROM accum.high_write_balance({WHOLE})",
+    "high-write: balance, whole register": "SELECT * FROM accum.high_write_balance()",
     "past balance, a cell": CELL + DAY + f"SELECT * FROM accum.history_balance({WHOLE}, {PAST})",
     "past balance, partial dimensions": CELL + DAY + f"SELECT * FROM accum.history_balance({PART}, {PAST})",
     "past balance, whole register": DAY + f"SELECT * FROM accum.history_balance({PAST})",
@@ -209,7 +252,8 @@ def measure_corrections(ways: tuple[Way, ...], times: int, console: Console) -> 
         table.add_column(heading, justify="right")
     movements = [{"period": TODAY, "account": n, "item": 1, "quantity": 1, "amount": 1.5} for n in range(DOCUMENT)]
     document = json.dumps(movements)
-    insert = f"{INSERT} SELECT 'doc', m.* FROM jsonb_to_recordset(%s) AS m({COLUMNS.removeprefix('recorder text, ')})"
+    columns = COLUMNS.removeprefix("recorder text, ")
+    insert = f"{INSERT.format('plain')} SELECT 'doc', m.* FROM jsonb_to_recordset(%s) AS m({columns})"
     delete = "DELETE FROM plain WHERE recorder = 'doc'"
     with ways[0].connect() as connection:
         connection.execute("CREATE INDEX IF NOT EXISTS plain_recorder ON plain (recorder)")
@@ -256,7 +300,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--movements", type=int, default=2_000_000)
     parser.add_argument("--synchronous-commit", nargs="+", choices=("on", "off"), default=("off", "on"))
-    parser.add_argument("--only", nargs="*", choices=("posting", "reading", "corrections"), default=())
+    parser.add_argument("--only", nargs="*", choices=("posting", "maintained", "reading", "corrections"), default=())
     parser.add_argument("--data", type=Path, help="a data directory to keep")
     options = parser.parse_args()
     console = Console(width=max(130, Console().width))
@@ -271,9 +315,20 @@ def main() -> None:
 
         def post() -> None:
             works = posting("standard", "spread", SIZES) + posting("standard", "hot", SIZES[-1:])
-            works += posting("high_write", "hot", SIZES[-1:])
+            works += (
+                posting("high_write", "hot", (SIZES[0], SIZES[-1])) + posting("high_write", "spread", SIZES[:1])[1:]
+            )
             title = "Posting: movements a second"
             side_by_side(title, works, tuple(posted), options.rounds, options.seconds, console, **BATCHES)
+
+        def post_beside_maintenance() -> None:
+            with ways[1].connect() as connection:
+                connection.execute(MAINTAINED)
+                connection.execute(MAINTAIN)
+            works = posting("standard", "spread", SIZES[:2], "maintained")
+            works += posting("high_write", "spread", SIZES[:1], "maintained")
+            title, plain = "Posting beside what is maintained by hand: movements a second", "by hand"
+            side_by_side(title, works, tuple(posted), options.rounds, options.seconds, console, plain=plain, **BATCHES)
 
         def read() -> None:
             fill(ways[0], options.movements, console)
@@ -281,6 +336,7 @@ def main() -> None:
 
         measures = {
             "posting": post,
+            "maintained": post_beside_maintenance,
             "reading": read,
             "corrections": lambda: measure_corrections(ways, round(options.seconds * 200), console),
         }

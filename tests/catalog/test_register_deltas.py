@@ -124,6 +124,26 @@ def test_pending_rows_count_in_every_read(sessions: Open) -> None:
     assert [connection.execute(read).fetchall() for read in reads] == expected
 
 
+def test_the_balance_of_a_cell_is_looked_up_by_a_plan_for_all_cells(sessions: Open) -> None:
+    """Nothing is planned for the values of a call, and yet what is pending is found by an index."""
+    connection = sessions()
+    name = create(connection)
+    with connection.transaction():
+        connection.execute(f"LOCK TABLE accum.{name}_balance_cache_epoch IN EXCLUSIVE MODE")  # nothing is merged
+        for recorder in range(200):
+            post(connection, name, *(movement(str(recorder), item, 1) for item in range(10)))
+        connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        scanned = f"SELECT pg_stat_get_xact_tuples_returned('accum.{name}_balance_cache_delta'::regclass)"
+        before = value(connection, scanned)
+        for item in (3, 7, None, 11):
+            assert balance(connection, name, item=item, lot="A") == (200 if item in (3, 7) else 0)
+        assert value(connection, scanned) == before, "no row was read by a sequential scan"
+        assert balance(connection, name) == 2000
+        assert value(connection, scanned) == before + 2000
+    assert value(connection, "SELECT accum._force_delta_merge()") == 2000
+    assert balance(connection, name, item=3, lot="A") == 200
+
+
 def test_a_register_of_turnovers_has_pending_totals(sessions: Open) -> None:
     connection = sessions()
     name = create(connection, kind="turnover", totals_period="month")

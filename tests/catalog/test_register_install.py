@@ -153,12 +153,18 @@ def test_registers_of_an_earlier_version_get_the_functions_and_indexes_of_this_o
         " AND pronamespace IN ('accum'::regnamespace, 'accum_internal'::regnamespace) ORDER BY 1"
     )
     indexes = "SELECT indexname, indexdef FROM pg_indexes WHERE tablename LIKE 'cash\\_totals%' ORDER BY 1"
+    guards = "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname = 'is_derived' ORDER BY 1"
     made, indexed = alice.execute(sources).fetchall(), alice.execute(indexes).fetchall()
+    guarded = alice.execute(guards).fetchall()
     alice.execute(
         "SET pg_accumulator.altered = 'cash';"
         'DROP FUNCTION accum_internal."cash.balance"(jsonb, timestamptz);'
-        "DROP INDEX accum.cash_totals_day_period, accum.cash_totals_month_period"
+        "DROP INDEX accum.cash_totals_day_period, accum.cash_totals_month_period;"
+        "CREATE OR REPLACE TRIGGER is_derived BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON accum.cash_totals_day"
+        " FOR EACH STATEMENT WHEN (current_setting('pg_accumulator.writes', true) IS DISTINCT FROM 'on')"
+        " EXECUTE FUNCTION accum_internal._refuse_direct_write('cash')"
     )
+    assert alice.execute(guards).fetchall() != guarded
     bare_connect().execute(
         "CREATE OR REPLACE FUNCTION accum_internal.\"cash.post\"(p_data jsonb) RETURNS int LANGUAGE sql AS 'SELECT -1'"
     )
@@ -167,4 +173,5 @@ def test_registers_of_an_earlier_version_get_the_functions_and_indexes_of_this_o
     assert install_into(dsn, newer, REGISTERS).changed
     assert alice.execute(sources).fetchall() == made
     assert alice.execute(indexes).fetchall() == indexed
+    assert alice.execute(guards).fetchall() == guarded
     assert {owner for _, _, owner in made} == {"catalog_alice"}

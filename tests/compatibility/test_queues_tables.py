@@ -139,6 +139,11 @@ def test_an_administrator_updates_settings_and_deletes_delayed_events(queues: Da
             "would have no tables",
         ),
         ("DELETE FROM pgque.consumer", "violates foreign key"),
+        ("UPDATE pgque.subscription SET sub_role = 'leader'", 'cannot have role "leader"'),
+        ("UPDATE pgque.subscription SET sub_role = 'coop_member'", 'cannot have role "coop_member"'),
+        ("UPDATE pgque.subscription SET sub_main = sub_id", 'cannot have role "normal"'),
+        ("UPDATE pgque.subscription SET sub_last_tick = NULL", 'violates check constraint "subscription_check"'),
+        ("UPDATE pgque.subscription SET sub_role = 'coop_main', sub_batch = 1", "violates check constraint"),
     ],
 )
 def test_what_would_break_a_queue_is_refused(

@@ -70,24 +70,43 @@ END $$;
 
 
 -- Derived tables are written by functions that say so; nobody else's rows would be what the movements add up to.
+--
+-- The trigger has no condition, which PostgreSQL would read from its text for every statement: an upsert of one row would cost half as much
+-- again. For the same reason its function has no search_path of its own until something is refused; so each name in it is qualified.
 CREATE OR REPLACE FUNCTION accum_internal._create_guard(r @extschema@._registers, kind text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    condition CONSTANT text := 'FOR EACH STATEMENT WHEN (current_setting(''pg_accumulator.writes'', true) IS DISTINCT FROM ''on'') '
-        'EXECUTE FUNCTION accum_internal._refuse_direct_write({{name}})';
 BEGIN
     EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE TRIGGER is_derived BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {{' || kind || '}} '
-        || condition);
+        'FOR EACH STATEMENT EXECUTE FUNCTION accum_internal._guard_derived({{name}})');
 END $$;
 
 
+CREATE OR REPLACE FUNCTION accum_internal._guard_derived() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF pg_catalog.current_setting('pg_accumulator.writes', true) OPERATOR(pg_catalog.=) 'on' THEN
+        RETURN NULL;
+    END IF;
+    PERFORM accum_internal._refuse_write(TG_RELID, TG_ARGV[0]);
+END $$;
+
+
+-- The same for views, and for tables that no function has to write to.
 CREATE OR REPLACE FUNCTION accum_internal._refuse_direct_write() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RAISE EXCEPTION 'cannot change % directly', TG_RELID::regclass USING ERRCODE = '42809',
-        DETAIL = format('It holds what the movements of register "%s" add up to.', TG_ARGV[0]),
+    PERFORM accum_internal._refuse_write(TG_RELID, TG_ARGV[0]);
+END $$;
+
+
+-- Raises 42809: what is derived is not written directly.
+CREATE OR REPLACE FUNCTION accum_internal._refuse_write(relation oid, register text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'cannot change % directly', relation::regclass USING ERRCODE = '42809',
+        DETAIL = format('It holds what the movements of register "%s" add up to.', register),
         HINT = format('Post movements, or cancel them: @extschema@.register_post(%1$L, …), @extschema@.register_unpost(%1$L, …). '
-                      '@extschema@.register_rebuild_totals(%1$L) and @extschema@.register_rebuild_cache(%1$L) compute it anew.', TG_ARGV[0]);
+                      '@extschema@.register_rebuild_totals(%1$L) and @extschema@.register_rebuild_cache(%1$L) compute it anew.', register);
 END $$;
 
 

@@ -96,14 +96,20 @@ BEGIN
 END $$;
 
 
+-- Raises 428C9: a movement was inserted with another hash than that of its dimensions.
+CREATE OR REPLACE FUNCTION accum_internal._refuse_hash() RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'dim_hash is computed from the dimensions and cannot be given another value' USING ERRCODE = '428C9';
+END $$;
+
+
 -- What happens after an INSERT. A single movement, the most frequent case, needs no sorting and adding up.
 CREATE OR REPLACE FUNCTION accum_internal._insert_body(r @extschema@._registers) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     kind text;
     single text := '';
-    refused CONSTANT text := 'RAISE EXCEPTION ''dim_hash is computed from the dimensions and cannot be given another value''
-            USING ERRCODE = ''428C9'';';
 BEGIN
     IF NOT r.high_write THEN
         FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
@@ -124,12 +130,10 @@ BEGIN
            SET {{resources ~ %1$I = t.%1$I + excluded.%1$I ~ , }}
          WHERE {{same_cell}};' END;
         END LOOP;
+        -- One query reads the movement if there is but one, and its hash is right.
         single := '
-    IF (SELECT count(*) FROM (SELECT FROM inserted LIMIT 2) AS few) = 1 THEN
-        SELECT m.* INTO _one FROM inserted AS m;
-        IF _one.dim_hash IS DISTINCT FROM {{hash ~ _one.%1$I}} THEN
-            ' || refused || '
-        END IF;
+    SELECT m.* INTO _one FROM inserted AS m WHERE NOT EXISTS (SELECT FROM inserted OFFSET 1) AND m.dim_hash = ({{hash ~ m.%1$I}});
+    IF _one.dim_hash IS NOT NULL THEN
         _day := {{bucket ~ _one.period}};' || single || '
         RETURN NULL;
     END IF;';
@@ -148,10 +152,8 @@ DECLARE
     _one {{movements}};
     _day date;
 BEGIN' || single || '
-    IF EXISTS (SELECT FROM inserted AS m WHERE m.dim_hash IS DISTINCT FROM {{hash ~ m.%1$I}}) THEN
-        ' || refused || '
-    END IF;
-    ' || accum_internal._apply_sql(r, '(' || accum_internal._signed_sql(r, 'inserted', '') || ') AS rows') || '
+    ' || accum_internal._apply_sql(r, '(' || accum_internal._signed_sql(r, 'inserted', '') || '
+        WHERE CASE WHEN m.dim_hash = ({{hash ~ m.%1$I}}) THEN true ELSE accum_internal._refuse_hash() END) AS rows') || '
     RETURN NULL;';
 END $$;
 

@@ -78,10 +78,10 @@ BEGIN
         BEGIN
             relation := r.movements;
             EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', relation);
+            soon := clock_timestamp() + interval '300 milliseconds';  -- from now on others wait for the movements
             IF epoch IS NOT NULL THEN
                 EXECUTE format('LOCK TABLE %s IN EXCLUSIVE MODE', epoch);
             END IF;
-            soon := clock_timestamp() + interval '300 milliseconds';
             FOREACH relation IN ARRAY others LOOP
                 PERFORM set_config('lock_timeout', greatest(1, extract(epoch FROM soon - clock_timestamp()) * 1000)::integer::text, true);
                 EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', relation);

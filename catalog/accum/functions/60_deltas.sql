@@ -126,15 +126,17 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- The view from which balances are read, as rows to be added up. Who may read the balance cache may read it.
+-- The view from which balances are read, as rows to be added up. Who may read the balance cache may read it. Conditions that hold for all rows
+-- or for none stand in each branch, where they are found out before its rows are read; around them they would cost a step for each row.
 CREATE OR REPLACE FUNCTION accum_internal._current_view_sql(r @extschema@._registers) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT accum_internal._fill(r, replace(replace('CREATE OR REPLACE VIEW {{own ~ current}} WITH (security_barrier) AS '
-        'SELECT @columns@ FROM (SELECT @columns@ FROM (SELECT @columns@ FROM {{cache}} '
-        'UNION ALL SELECT @columns@ FROM {{named ~  ~ _balance_cache_delta}}) AS counted WHERE @alive@ '
-        'UNION ALL SELECT @columns@ FROM {{own ~ recorded}}((SELECT epoch FROM {{named ~  ~ _balance_cache_epoch}})) WHERE NOT @alive@) AS every '
-        'WHERE accum_internal._may_read(', '@columns@', 'dim_hash{{dimensions ~ , %1$I}}{{resources ~ , %1$I}}'),
-        '@alive@', accum_internal._alive_sql(r))) || quote_literal(accum_internal._source(r, 'cache')) || ')'
+    SELECT accum_internal._fill(r, replace(replace(replace('CREATE OR REPLACE VIEW {{own ~ current}} WITH (security_barrier) AS '
+        'SELECT @columns@ FROM {{cache}} WHERE @alive@ AND @readable@ '
+        'UNION ALL SELECT @columns@ FROM {{named ~  ~ _balance_cache_delta}} WHERE @alive@ AND @readable@ '
+        'UNION ALL SELECT @columns@ FROM {{own ~ recorded}}((SELECT epoch FROM {{named ~  ~ _balance_cache_epoch}})) '
+        'WHERE NOT @alive@ AND @readable@', '@columns@', 'dim_hash{{dimensions ~ , %1$I}}{{resources ~ , %1$I}}'),
+        '@alive@', accum_internal._alive_sql(r)),
+        '@readable@', 'accum_internal._may_read(' || quote_literal(accum_internal._source(r, 'cache')) || ')'))
 $$;
 
 

@@ -27,6 +27,7 @@ DECLARE
     r CONSTANT @extschema@._registers := accum_internal._register(p_name);
     owner CONSTANT oid := accum_internal._owner_of(r);
     former regprocedure;
+    kind text;
 BEGIN
     IF to_regclass(accum_internal._name(accum_internal._former_key(r, 'year'))) IS NOT NULL THEN
         PERFORM accum_internal._upgrade_tables(r, owner);
@@ -36,6 +37,12 @@ BEGIN
         PERFORM accum_internal._create_delta_views(r);
     END IF;
     PERFORM accum_internal._index_period(r, grain) FROM unnest(accum_internal._grains(r.totals_period)) AS grain;
+    FOREACH kind IN ARRAY accum_internal._derived(r) LOOP  -- guards that had a condition
+        IF EXISTS (SELECT FROM pg_trigger AS g WHERE g.tgrelid = accum_internal._stored_name(r, kind)::regclass
+                      AND g.tgname = 'is_derived' AND g.tgqual IS NOT NULL) THEN
+            PERFORM accum_internal._create_guard(r, kind);
+        END IF;
+    END LOOP;
     PERFORM accum_internal._give(r, owner);
     FOR former IN
         SELECT p.oid FROM unnest(string_to_array(accum_internal._fill(r, '{{named ~ _post_ ~ }}(jsonb); {{named ~ _unpost_ ~ }}({{recorder}});

@@ -102,6 +102,23 @@ CREATE OR REPLACE TRIGGER guard_tick_update
     FOR EACH STATEMENT EXECUTE FUNCTION pgque._guard_tick_update();
 
 
+-- The members of a group, and nobody else, belong to a subscription. Not a CHECK, which PostgreSQL would read from its text at each batch.
+CREATE OR REPLACE FUNCTION pgque._guard_role() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NEW.sub_role NOT IN ('normal', 'coop_main', 'coop_member') OR (NEW.sub_role = 'coop_member') <> (NEW.sub_main IS NOT NULL) THEN
+        RAISE EXCEPTION 'subscription % cannot have role "%"', NEW.sub_id, NEW.sub_role
+            USING ERRCODE = '23514', SCHEMA = 'pgque', TABLE = 'subscription', CONSTRAINT = 'guard_subscription_role',
+                  DETAIL = 'It is one of normal, coop_main, coop_member; a coop_member has a sub_main.',
+                  HINT = 'Call pgque.register_subconsumer() or pgque.unregister_subconsumer().';
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE TRIGGER guard_subscription_role
+    AFTER INSERT OR UPDATE OF sub_role, sub_main ON pgque.subscription FOR EACH ROW EXECUTE FUNCTION pgque._guard_role();
+
+
 -- Whether a function of this schema is somebody's, neither its owner's nor a superuser's.
 CREATE OR REPLACE FUNCTION pgque._is_others(owner oid) RETURNS boolean
 LANGUAGE sql STABLE RETURN NOT EXISTS (

@@ -213,3 +213,15 @@ DECLARE
 BEGIN
     RETURN called OPERATOR(pg_catalog.+) pgque._maint_queues();
 END $$;
+
+
+-- What is to be maintained now, as PgQ's daemon asks for it: names of functions, each with the argument to call it with, or NULL for none.
+-- Hooks are not among them: maint() calls them, with the rights of who attached them and not of who asks.
+CREATE OR REPLACE FUNCTION pgque.maint_operations(OUT func_name text, OUT func_arg text) RETURNS SETOF record
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT 'pgque.maint_rotate_tables_step1', q.queue_name FROM pgque.queue AS q
+     WHERE q.queue_switch_step2 IS NOT NULL AND q.queue_switch_time + q.queue_rotation_period <= clock_timestamp()
+    UNION ALL SELECT 'pgque.maint_rotate_tables_step2', NULL WHERE EXISTS (SELECT FROM pgque.queue AS q WHERE q.queue_switch_step2 IS NULL)
+    UNION ALL SELECT 'pgque.maint_retry_events', NULL
+    UNION ALL SELECT 'pgque.maint_deliver_delayed', NULL
+$$;
