@@ -1,10 +1,12 @@
 """What the relay costs: pgbench's select, and a million rows, direct, through Headwater, and through PgBouncer.
 
-    python -m bench.relay [--rounds 3] [--seconds 4] [--only relay|pipelined|beside|console]
+    python -m bench.relay [--rounds 3] [--seconds 4] [--only relay|workers|pipelined|beside|console]
 
 All targets take turns within each round, so that they meet the same machine. PgBouncer takes part where it is
 installed. All clients use TCP; both proxies reach PostgreSQL by its Unix socket, as Headwater reaches the embedded one.
 The CPU time that a proxy takes for a statement depends less on what else the machine does than the rates.
+
+Then whole servers with one relaying process and with two (`--workers`), with 1 to 64 clients (`workers`).
 
 Then transactions that psycopg sends up to their COMMIT in a pipeline (`pipelined`), by turns through a relay to a
 database in which functions may make engine requests, where COMMIT waits for what was sent before it, and one without.
@@ -30,8 +32,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -51,7 +53,8 @@ from server.console.config import LISTENS, ConsoleConfig
 from server.intercept.engine_interface import Backend, NoEngine
 from server.postgres.cluster import EmbeddedPostgres
 from server.postgres.data_directory import DataDirectory
-from server.relay.listener import Relay
+from server.relay.listener import Listener
+from server.relay.relay import Relay
 
 MILLION_ROWS = "select n, 'row number ' || n, n / 7.0 from generate_series(1, 1000000) n"
 
@@ -89,9 +92,11 @@ def serve(backend: Backend, told: Connection, hooks: NoEngine) -> None:
     """Run a relay without an engine in this process until it is killed; sends its port."""
 
     async def run() -> None:
-        relay = Relay(backend, hooks, None, "127.0.0.1", 0)
-        await relay.start()
-        told.send(relay.port)
+        relay = Relay(backend, hooks)
+        listener = Listener("127.0.0.1", 0, relay.admit)
+        relay.start()
+        await listener.start()
+        told.send(listener.port)
         await asyncio.Event().wait()
 
     uvloop.run(run())
@@ -131,7 +136,7 @@ def pgbouncer(cluster: EmbeddedPostgres) -> Iterator[Target | None]:
         settings.write_text(
             f"[databases]\n* = host={cluster.socket_dir} port={cluster.port}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
             f"listen_port = {port}\nunix_socket_dir =\nauth_type = scram-sha-256\nauth_file = {users}\n"
-            "pool_mode = session\ndefault_pool_size = 50\nlogfile =\npidfile =\n"
+            "pool_mode = session\ndefault_pool_size = 100\nlogfile =\npidfile =\n"
         )
         command = [program, "-q", str(settings)]  # it does not run as root either
         process = subprocess.Popen(
@@ -297,10 +302,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=4)
-    parser.add_argument("--only", choices=["relay", "pipelined", "beside", "console"])
+    parser.add_argument("--only", choices=["relay", "workers", "pipelined", "beside", "console"])
     options = parser.parse_args()
     if options.only in (None, "relay"):
         relay(options.rounds, options.seconds)
+    if options.only in (None, "workers"):
+        workers(options.rounds, options.seconds)
     if options.only in (None, "pipelined"):
         pipelined(options.rounds)
     if options.only in (None, "beside"):
@@ -371,8 +378,39 @@ def pipelined(rounds: int, count: int = 2000) -> None:
 
 def relay(rounds: int, seconds: int) -> None:
     """Rates and CPU time, against a direct connection and PgBouncer."""
-    measured: dict[tuple[str, str], list[float]] = {}
-    spent: dict[tuple[str, str], list[float]] = {}
+    found = Rates()
+    with filled_cluster() as (cluster, direct), headwater(cluster) as through, pgbouncer(cluster) as bouncer:
+        targets = [target for target in (direct, through, bouncer) if target is not None]
+        for _ in range(rounds):
+            for protocol in ("simple", "prepared"):
+                for clients in (1, 8):
+                    for target in targets:
+                        found.measure(cluster, target, protocol, clients, seconds)
+            for target in targets:
+                before = target.cpu_seconds()
+                rate = rows(cluster, target)
+                found.note("1 M rows", target, rate, target.cpu_seconds() - before)
+    report(found, [target.name for target in targets])
+
+
+def workers(rounds: int, seconds: int) -> None:
+    """Rates and CPU time of whole servers, with one process that relays and with two."""
+    found = Rates()
+    with filled_cluster() as (cluster, direct), ExitStack() as stack:
+        servers = [stack.enter_context(server(cluster, number)) for number in (1, 2)]
+        bouncer = stack.enter_context(pgbouncer(cluster))
+        targets = [target for target in (direct, *servers, bouncer) if target is not None]
+        for _ in range(rounds):
+            for protocol in ("simple", "extended", "prepared"):
+                for clients in (1, 8, 64):
+                    for target in targets:
+                        found.measure(cluster, target, protocol, clients, seconds)
+    report(found, [target.name for target in targets])
+
+
+@contextmanager
+def filled_cluster() -> Iterator[tuple[EmbeddedPostgres, Target]]:
+    """A PostgreSQL with pgbench's tables."""
     with tempfile.TemporaryDirectory() as folder:
         data = DataDirectory(Path(folder) / "data").create()
         cluster = TcpCluster(data, {"fsync": "off", "listen_addresses": "127.0.0.1"})
@@ -385,30 +423,51 @@ def relay(rounds: int, seconds: int) -> None:
                 check=True,
                 capture_output=True,
             )
-            with headwater(cluster) as through, pgbouncer(cluster) as bouncer:
-                targets = [target for target in (direct, through, bouncer) if target is not None]
-                for _ in range(rounds):
-                    for protocol in ("simple", "prepared"):
-                        for clients in (1, 8):
-                            for target in targets:
-                                case = f"select, {protocol}, {clients} client{'s' * (clients > 1)}"
-                                before = target.cpu_seconds()
-                                rate = transactions(cluster, target, protocol, clients, seconds)
-                                each = (target.cpu_seconds() - before) / (rate * seconds)
-                                measured.setdefault((case, target.name), []).append(rate)
-                                spent.setdefault((case, target.name), []).append(each * 1e6)
-                    for target in targets:
-                        before = target.cpu_seconds()
-                        measured.setdefault(("1 M rows", target.name), []).append(rows(cluster, target))
-                        spent.setdefault(("1 M rows", target.name), []).append(target.cpu_seconds() - before)
+            yield cluster, direct
         finally:
             cluster.stop()
-    report(measured, spent, [target.name for target in targets])
 
 
-def report(
-    measured: dict[tuple[str, str], list[float]], spent: dict[tuple[str, str], list[float]], names: list[str]
-) -> None:
+@contextmanager
+def server(cluster: EmbeddedPostgres, number: int) -> Iterator[Target]:
+    """A whole server, with so many processes that relay."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = f"host={cluster.socket_dir}&port={cluster.port}&passfile={cluster.passfile}"
+        options = {"--data": folder, "--port": "0", "--spark": "off", "--workers": str(number)}
+        options["--postgres"] = f"postgresql://{cluster.user}@/postgres?{place}"
+        command = [sys.executable, "-m", "server", "serve", *(word for option in options.items() for word in option)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            assert process.stdout is not None
+            try:
+                port = int(process.stdout.readline().rpartition(":")[2].partition("/")[0])
+                yield Target(f"--workers {number}", "127.0.0.1", port, process.pid)
+            finally:
+                process.terminate()
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What was measured, by case and target."""
+
+    measured: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    """Per second."""
+    spent: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    """CPU time of the proxy, in microseconds."""
+
+    def measure(self, cluster: EmbeddedPostgres, target: Target, protocol: str, clients: int, seconds: int) -> None:
+        """Measure pgbench's select."""
+        before = target.cpu_seconds()
+        rate = transactions(cluster, target, protocol, clients, seconds)
+        each = (target.cpu_seconds() - before) / (rate * seconds)
+        self.note(f"select, {protocol}, {clients} client{'s' * (clients > 1)}", target, rate, each * 1e6)
+
+    def note(self, case: str, target: Target, rate: float, each: float) -> None:
+        self.measured.setdefault((case, target.name), []).append(rate)
+        self.spent.setdefault((case, target.name), []).append(each)
+
+
+def report(found: Rates, names: list[str]) -> None:
+    measured, spent = found.measured, found.spent
     table = Table(title="median per second (ratio to direct), CPU µs a statement and row")
     table.add_column("")
     for name in names:

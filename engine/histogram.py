@@ -31,6 +31,11 @@ class Histogram:
         self.buckets[bisect_left(self.bounds, seconds)] += 1
         self.seconds += seconds
 
+    def add(self, other: Histogram) -> None:
+        """Count what another one has counted, by the same bounds."""
+        self.buckets = [mine + its for mine, its in zip(self.buckets, other.buckets, strict=True)]
+        self.seconds += other.seconds
+
     def cumulative(self) -> list[tuple[str, float]]:
         """The buckets as OpenMetrics has them: upper bound in seconds, and how many were not longer."""
         found, total = [], 0

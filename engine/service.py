@@ -121,6 +121,10 @@ class Engine:
     """Gives what maintains a database's mirrors, where there are mirrors."""
     loader: Loader | None = None
     """Carries out COPY from files; None without Spark."""
+    idle: bool = False
+    """Whether it only does what clients ask for: of several processes of a server one works beside that."""
+    expecting: Callable[[str], None] = lambda database: None
+    """Called, with a database, where a client has been given what is to be looked after there."""
     _databases: dict[str, _Database] = field(default_factory=dict)
     _unavailable: dict[str, str] = field(default_factory=dict)
     _untrusted: set[str] = field(default_factory=set)
@@ -226,7 +230,7 @@ class Engine:
         entry.told = how_to_return(gone)
         if STREAM_TABLES in gone:
             await entry.scheduler.worker.stop()
-        else:
+        elif not self.idle:
             entry.scheduler.worker.start()
 
     async def _look_for_callers(self, database: str, callers: Callers, found: Callable[[], None]) -> None:
@@ -283,7 +287,7 @@ class Engine:
         working = (scheduler, clock, sources, history, CaptureMaintenance(pool), wal, registers, mirrors)
         workers = [each.worker for each in working if each is not None]
         for number, each in enumerate(workers):
-            if each is scheduler.worker and STREAM_TABLES in gone:
+            if self.idle or (each is scheduler.worker and STREAM_TABLES in gone):
                 continue
             each.start(after=max(0, number - 1) * FIRST_LOOKS_APART)  # the scheduler has a connection of its own
         self._databases[name] = _Database(
@@ -388,7 +392,7 @@ class Engine:
             entry.history.committed()
             if entry.mirrors is not None:
                 entry.mirrors.wake()
-            if time.monotonic() < entry.changing_until:
+            if self.is_changing(database):
                 self._look_for_uninstalled(database)
 
     def sent(self, database: str) -> None:
@@ -397,6 +401,19 @@ class Engine:
         if entry is not None:
             entry.clock.sent()
             entry.registers.made()
+
+    def expect(self, database: str) -> None:
+        """A transaction that is to commit may add sources or a history, or take something out."""
+        entry = self._databases.get(database)
+        if entry is not None:
+            entry.sources.expect()
+            entry.history.expect()
+            entry.changing_until = time.monotonic() + DISCOVERY_INTERVAL
+
+    def is_changing(self, database: str) -> bool:
+        """Whether a commit may take something out of it."""
+        entry = self._databases.get(database)
+        return entry is not None and time.monotonic() < entry.changing_until
 
     async def subscriptions(self, database: str) -> SubscriptionHub:
         """The subscriptions of a database. Raises SqlError if the engine does not serve it."""
@@ -413,9 +430,8 @@ class Engine:
             return changed
 
         def expect() -> None:
-            entry.sources.expect()
-            entry.history.expect()
-            entry.changing_until = time.monotonic() + DISCOVERY_INTERVAL
+            self.expect(session.database)
+            self.expecting(session.database)
 
         with capturing_in(entry.pool.session):
             await self._carry_out(session, entry.pool, spark, installer, expect)
@@ -504,7 +520,7 @@ class Engine:
             )
         for (name,) in rows:
             self._look_for_uninstalled(name)
-            if name not in self._databases and await self._has_catalog(name):
+            if not self.idle and name not in self._databases and await self._has_catalog(name):
                 await self.database_ready(name)
 
     async def _has_catalog(self, database: str) -> bool:

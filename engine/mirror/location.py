@@ -55,15 +55,16 @@ def parse_options(words: Sequence[str]) -> dict[str, str]:
     return options
 
 
-def location(uri: str | None, options: Sequence[str], default: Path) -> Location:
-    """The mirror's location: without a URI the default directory, which belongs to this server alone.
+def location(uri: str | None, options: Sequence[str], default: Path, *, alone: bool = True) -> Location:
+    """The mirror's location: without a URI the default directory, which belongs to this server, and if it is `alone` to
+    this process.
 
     What stands in the environment (``AWS_ACCESS_KEY_ID`` ...) deltalake finds by itself. Raises MirrorLocationError.
     """
     from engine.mirror.delta_table import Location  # it loads Arrow; the command line only checks what was given
 
     if uri is None:
-        return Location.local(default)
+        return Location.local(default, private=alone)
     return Location(parse_uri(uri), parse_options(options), private=False)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 
 from engine.histogram import Histogram
 
@@ -54,7 +55,7 @@ class Tally:
     fallbacks: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By database and class of reason."""
     durations: defaultdict[tuple[str, str, str], Histogram] = field(
-        default_factory=lambda: defaultdict(lambda: Histogram(BOUNDS))
+        default_factory=lambda: defaultdict(partial(Histogram, BOUNDS))
     )
     """Of those that succeeded, by database, action and executor."""
     _known: set[tuple[str, int]] = field(default_factory=set)
@@ -68,6 +69,14 @@ class Tally:
                 self._known.add((database, pgt_id))
         self.ended[database, pgt_id, action, status] += 1
         return pgt_id
+
+    def add(self, other: Tally) -> None:
+        """Count what another process of this server has counted."""
+        self.ended += other.ended
+        self.rows += other.rows
+        self.fallbacks += other.fallbacks
+        for labels, durations in other.durations.items():
+            self.durations[labels].add(durations)
 
 
 TALLY = Tally()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,3 +15,9 @@ class SparkLoad:
     running: int
     ended: Mapping[str, int]
     """By how they ended: "completed", "failed", "lost" or "interrupted"."""
+
+    def __add__(self, other: SparkLoad) -> SparkLoad:
+        """That of two processes of a server, of which each has a Spark."""
+        return SparkLoad(
+            self.up or other.up, self.running + other.running, dict(Counter(self.ended) + Counter(other.ended))
+        )

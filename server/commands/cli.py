@@ -263,6 +263,17 @@ def serve(
             help="Private key of that certificate, PEM.",
         ),
     ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            envvar="HEADWATER_WORKERS",
+            metavar="NUMBER",
+            min=1,
+            max=256,
+            help="Processes that relay. With several, clients are spread over them and the engine has a process of its "
+            "own; one is enough where a core is not busy with relaying.",
+        ),
+    ] = 1,
     max_connections: Annotated[
         int,
         typer.Option(
@@ -397,12 +408,14 @@ def serve(
     """
     gc.disable()  # until the server is ready: nothing that loading its modules makes is garbage
     from engine.compile.pool import Limits
-    from server.commands.serve import ServeOptions
+    from server.commands.options import ServeOptions
     from server.commands.serve import serve as run
     from server.metrics.http import parse_address
 
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("--tls-cert and --tls-key go together", param_hint="'--tls-cert' / '--tls-key'")
+    if workers > max_connections:
+        raise typer.BadParameter("more processes than clients that may connect", param_hint="'--workers'")
     logs.configure(log_level, log_format)
     options = ServeOptions(
         data=data,
@@ -417,6 +430,7 @@ def serve(
         mirror_options=tuple(mirror_option or ()),
         tls_cert=tls_cert,
         tls_key=tls_key,
+        workers=workers,
         max_connections=max_connections,
         allow_trust=allow_trust,
         metrics=None if metrics is None else parse_address(metrics),

@@ -12,35 +12,29 @@ import errno
 import gc
 import os
 import signal
+import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import asyncpg
 import structlog
 import uvloop
 
-from engine.compile import pool
-from engine.refresh.executor_choice import NoSpark, Spark
-from engine.requests.requests import Loader
-from engine.service import Engine, Maintenance
+from engine.service import Engine
 from engine.session.pool import DatabasePool
-from engine.spark.tally import SparkLoad
 from server import __version__
 from server.commands import traces
-from server.commands.spark_parts import LoadedParts, SparkParts
-from server.intercept.engine_interface import Backend
+from server.commands.engine_parts import MadeEngine, make_engine
+from server.commands.options import EmbeddedLogin, ServeOptions, Storage, make_relay, tls_context
 from server.postgres.cluster import EmbeddedPostgres
 from server.postgres.data_directory import DataDirectory, Running, StartupError
-from server.postgres.url import PostgresUrl
-from server.relay.context import Limits
-from server.relay.listener import Relay
-from server.relay.loop_watch import LoopWatch
+from server.relay.figures import Clients, OneProcess
+from server.relay.listener import Listener
 
 if TYPE_CHECKING:
     from server.metrics.collector import Collector
@@ -50,59 +44,8 @@ log = structlog.get_logger(__name__)
 
 LOOK_AFTER_POSTGRES_SECONDS = 0.5
 
-INTERRUPT_JOBS_SECONDS = 0.3
-"""So long jobs of Spark have to be interrupted when the server stops."""
-
 CONNECT_TO_WRITE_SECONDS = 1.0
 """A PostgreSQL that does not answer within this time when the server is stopped is not waited for."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """The options of `headwater serve`, checked."""
-
-    data: Path
-    host: str = "127.0.0.1"
-    port: int = 7432
-    postgres: PostgresUrl | None = None
-    spark: str = "local[*]"
-    spark_conf: tuple[str, ...] = ()
-    spark_postgres: PostgresUrl | None = None
-    sail_memory: int = 1024
-    """Megabytes from which on Sail is replaced by a new one, 0 for never."""
-    mirror: str | None = None
-    mirror_options: tuple[str, ...] = ()
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    max_connections: int = 1000
-    allow_trust: bool = False
-    compiling: pool.Limits = field(default_factory=pool.Limits)
-    metrics: tuple[str, int] | None = None
-    """Host and port on which metrics are served; None for none."""
-    metrics_objects: int = 200
-    """So many objects of each kind have metrics of their own."""
-    console: tuple[str, int] | None = None
-    """Host and port of the console for browsers; None for none."""
-    log_level: str = "info"
-    log_format: str = "console"
-    traces: str | None = None
-    """The URL of a collector to which spans are exported; None for what the environment says."""
-    warn_blocked: float = 0.1
-    """Seconds of CPU time from which on a callback of the event loop is logged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """The PostgreSQL behind the server, as each part needs to see it."""
-
-    backend: Backend
-    login: Callable[[str], dict[str, Any]]
-    """Keyword arguments of `asyncpg.connect` that log the engine's role in to a database."""
-    user: str
-    database: str
-    description: str
-    alive: Callable[[], bool]
-    embedded: bool = False
 
 
 class Interrupted(BaseException):
@@ -121,7 +64,7 @@ def serve(options: ServeOptions, ready: Callable[[str], None]) -> int:
             data.lock()
             stack.callback(data.unlock)
             data.withdraw()  # what a killed server said about itself
-            tls = _tls_context(options)
+            tls = tls_context(options)
             exporting = traces.start(options.traces)
             storage = _storage(options, data, stack)
             status = uvloop.run(_run(options, data, storage, tls, exporting, ready))
@@ -143,32 +86,13 @@ def _storage(options: ServeOptions, data: DataDirectory, stack: ExitStack) -> St
                 + (", and so everybody who reaches it" if options.allow_trust else "; they will be refused"),
                 lines=lines,
             )
-        return Storage(
-            backend=url.backend,
-            login=lambda database: {"dsn": url.dsn(database)},
-            user=url.user,
-            database=url.database,
-            description=url.dsn(with_password=False),
-            alive=lambda: True,
-        )
+        return Storage.of_url(url)
     cluster = EmbeddedPostgres(data)
     stack.callback(cluster.stop)
     cluster.start()
     log.info("embedded PostgreSQL runs", directory=str(data.postgres), pid=cluster.pid)
-    return Storage(
-        backend=Backend(port=cluster.port, unix_socket_dir=cluster.socket_dir),
-        login=lambda database: {
-            "host": str(cluster.socket_dir),
-            "port": cluster.port,
-            "user": cluster.user,
-            "password": cluster.password,
-        },
-        user=cluster.user,
-        database="postgres",
-        description="embedded",
-        alive=lambda: cluster.poll() is None,
-        embedded=True,
-    )
+    login = EmbeddedLogin(cluster.socket_dir, cluster.port, cluster.user, cluster.password)
+    return Storage.of_embedded(login, lambda: cluster.poll() is None)
 
 
 async def _run(
@@ -183,30 +107,19 @@ async def _run(
     async with AsyncExitStack() as parting, AsyncExitStack() as stack:
         if exporting is not None:
             stack.push_async_callback(exporting.stop)
-        stack.callback(LoopWatch(options.warn_blocked).stop)
-        compilers = pool.configure(options.compiling)
-        stack.callback(compilers.stop)
-        parts = await stack.enter_async_context(_spark(options, data))
+        made = await make_engine(options, data, storage, stack)
         metrics = await _listen_for_metrics(options, storage, stack)
-        engine = Engine(
-            storage.login,
-            parts.spark_for,
-            storage.database,
-            loader=parts.loader,
-            mirror_maintenance_for=parts.mirror_maintenance_for,
-        )
-        stack.push_async_callback(_stop, engine.stop, parts.stop)
-        await engine.start()
-        relay = await _let_clients_in(options, storage, engine, tls, stack)
-        await _serve_console(options, storage, relay.port, stack)
+        await made.engine.start()
+        clients, port = await _let_clients_in(options, storage, made, tls, stack)
+        await _serve_console(options, storage, port, stack)
         if metrics is not None:
-            metrics.collector = _collector(options, storage, relay, engine, parts)
+            metrics.collector = _collector(options, storage, clients, made.engine)
         gc.freeze()  # what is there now stays: looking for garbage in it would only hold clients up
         gc.enable()
-        data.announce(_description(options, storage, relay.port))
+        data.announce(_description(options, storage, port))
         stack.callback(data.withdraw)
-        ready(_address(options.host, relay.port, storage.user, storage.database))
-        compilers.warm_up()  # not before: it would compete for the machine with the rest of the start
+        ready(_address(options.host, port, storage.user, storage.database))
+        made.compilers.warm_up()  # not before: it would compete for the machine with the rest of the start
         status = await _until_stopped(stopping, storage)
         if status == 0 and storage.embedded:
             await parting.enter_async_context(_checkpoint(storage))
@@ -214,17 +127,22 @@ async def _run(
 
 
 async def _let_clients_in(
-    options: ServeOptions, storage: Storage, engine: Engine, tls: ssl.SSLContext | None, stack: AsyncExitStack
-) -> Relay:
-    """The relay, which listens. Raises StartupError."""
-    limits = Limits(max_connections=options.max_connections)
-    measured = options.metrics is not None
-    relay = Relay(
-        storage.backend, engine, tls, options.host, options.port, limits, options.allow_trust, measured=measured
-    )
-    stack.push_async_callback(relay.stop)
+    options: ServeOptions, storage: Storage, made: MadeEngine, tls: ssl.SSLContext | None, stack: AsyncExitStack
+) -> tuple[Clients, int]:
+    """What relays, and the port on which it is reached. Raises StartupError."""
+    admit: Callable[[socket.socket], None]
+    clients: Clients
+    if options.workers == 1:
+        relay = make_relay(options, storage, made.engine, tls, options.max_connections)
+        stack.push_async_callback(relay.stop)
+        relay.start()
+        admit, clients = relay.admit, OneProcess(relay, lambda: made.parts.load())
+    else:
+        admit, clients = await _start_workers(options, storage, made, stack)
+    listener = Listener(options.host, options.port, admit)
+    stack.callback(listener.stop)
     try:
-        await relay.start()
+        await listener.start()
     except OSError as error:
         raise StartupError(
             f"could not listen on {options.host} port {options.port}: {error.strerror or error}",
@@ -232,7 +150,27 @@ async def _let_clients_in(
             if error.errno in (errno.EADDRINUSE, errno.EACCES)
             else "Choose an address of this machine with --host.",
         ) from error
-    return relay
+    return clients, listener.port
+
+
+async def _start_workers(
+    options: ServeOptions, storage: Storage, made: MadeEngine, stack: AsyncExitStack
+) -> tuple[Callable[[socket.socket], None], Clients]:
+    """The processes that relay, each of which takes clients. Raises StartupError."""
+    from server.commands.relay_worker import PROGRAM, configuration
+    from server.workers.relay_workers import RelayWorkers
+
+    workers = RelayWorkers(
+        PROGRAM,
+        partial(configuration, options, storage.embedded),
+        options.workers,
+        options.max_connections,
+        made.engine,
+        made.parts.load,
+    )
+    stack.push_async_callback(workers.stop)
+    await workers.start()
+    return workers.admit, workers
 
 
 async def _listen_for_metrics(options: ServeOptions, storage: Storage, stack: AsyncExitStack) -> MetricsService | None:
@@ -273,24 +211,12 @@ async def _serve_console(options: ServeOptions, storage: Storage, relay_port: in
     await console.start()
 
 
-def _collector(options: ServeOptions, storage: Storage, relay: Relay, engine: Engine, parts: EngineParts) -> Collector:
+def _collector(options: ServeOptions, storage: Storage, clients: Clients, engine: Engine) -> Collector:
     from server.metrics.collector import Collector
 
     return Collector(
-        relay, lambda: engine.pools, parts.load, storage.alive if storage.embedded else None, options.metrics_objects
+        clients, lambda: engine.pools, storage.alive if storage.embedded else None, options.metrics_objects
     )
-
-
-async def _stop(stop_engine: Callable[[], Awaitable[None]], stop_spark: Callable[[], Awaitable[None]]) -> None:
-    """Stop the engine, and Spark a moment after it has begun to end: a job that does not let itself be interrupted, and
-    the refresh that waits for it, end with Spark.
-    """
-    ending = asyncio.ensure_future(stop_engine())
-    try:
-        await asyncio.wait({ending}, timeout=INTERRUPT_JOBS_SECONDS)
-        await stop_spark()
-    finally:
-        await ending
 
 
 @asynccontextmanager
@@ -313,76 +239,6 @@ async def _checkpoint(storage: Storage) -> AsyncIterator[None]:
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
         connection.terminate()
-
-
-@dataclass(frozen=True, slots=True)
-class EngineParts:
-    """What the engine is given of a Spark, or of none."""
-
-    spark_for: Callable[[DatabasePool], Spark]
-    stop: Callable[[], Awaitable[None]]
-    """Ends Spark, which the engine then cannot use any more. Idempotent."""
-    load: Callable[[], SparkLoad | None] = lambda: None
-    """What Spark has to do, as far as it has been needed."""
-    loader: Loader | None = None
-    mirror_maintenance_for: Callable[[DatabasePool], Maintenance] | None = None
-
-
-@asynccontextmanager
-async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[EngineParts]:
-    """The Spark of this server, for each database and for COPY from files; what needs it first starts it."""
-    if options.spark == "off":
-        from engine.spark.installed import default_target
-
-        if default_target() == "off":
-            log.info("no Spark is installed: PostgreSQL computes everything", to_do="pip install 'headwater[spark]'")
-        switched_off = NoSpark("the server runs with --spark off")
-        yield EngineParts(lambda pool: switched_off, _nothing_to_stop)
-        return
-    parts = SparkParts(_load_spark, lambda: _make_spark(options, data))
-    try:
-        yield EngineParts(parts.spark_for, parts.stop, lambda: parts.load, parts.loader, parts.mirror_maintenance_for)
-    finally:
-        await parts.stop()
-
-
-async def _nothing_to_stop() -> None:
-    """There is no Spark."""
-
-
-def _load_spark() -> None:
-    """Load the modules that `_make_spark` needs."""
-    import engine.files.copy_from_files
-    import engine.files.lake_tables
-    import engine.mirror.maintenance
-    import engine.refresh.spark_refresh  # noqa: F401
-
-
-def _make_spark(options: ServeOptions, data: DataDirectory) -> LoadedParts:
-    from engine.files.copy_from_files import FileLoader
-    from engine.files.lake_tables import Lake
-    from engine.mirror.location import location, spark_properties
-    from engine.mirror.maintenance import MirrorMaintenance
-    from engine.mirror.mirror import Mirror
-    from engine.refresh.spark_refresh import DatabaseOnSpark
-    from engine.spark.executor import SparkExecutor
-    from engine.spark.sessions import SparkSessions
-    from engine.spark.target import parse_conf
-
-    place = location(options.mirror, options.mirror_options, data.path / "mirror")
-    properties = spark_properties(place, options.spark) | parse_conf(options.spark_conf)
-    sessions = SparkSessions(options.spark, data.path / "spark", options=properties, memory=options.sail_memory << 20)
-    mirror = Mirror(place)
-    executor = SparkExecutor(sessions, mirror)
-    lake = Lake(sessions)
-    address = options.spark_postgres.address if options.spark_postgres is not None else None
-    return LoadedParts(
-        sessions=sessions,
-        lake=lake,
-        loader=FileLoader(sessions),
-        spark_for=lambda pool: DatabaseOnSpark(executor, pool, address, lake),
-        mirror_maintenance_for=lambda pool: MirrorMaintenance(mirror, pool),
-    )
 
 
 async def _until_stopped(stopping: asyncio.Event, storage: Storage) -> int:
@@ -432,19 +288,6 @@ def _ending_signals() -> list[signal.Signals]:
     # nohup has SIGHUP ignored, and so shall we.
     hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGTERM, signal.SIGINT, *hangup]
-
-
-def _tls_context(options: ServeOptions) -> ssl.SSLContext | None:
-    if options.tls_cert is None or options.tls_key is None:
-        return None
-    from server.relay.tls import server_context
-
-    try:
-        return server_context(options.tls_cert, options.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise StartupError(
-            f'could not use certificate "{options.tls_cert}" with key "{options.tls_key}": {error}'
-        ) from error
 
 
 def _description(options: ServeOptions, storage: Storage, port: int) -> Running:

@@ -10,18 +10,13 @@ from typing import Any
 
 import structlog
 
-from engine.refresh.tally import TALLY
 from engine.session.pool import DatabasePool
-from engine.spark.tally import SparkLoad
 from server import __version__
 from server.metrics.database_facts import DatabaseFacts
 from server.metrics.described import DESCRIBED
 from server.metrics.families import Families
-from server.protocol import messages as m
-from server.protocol.state import State
 from server.protocol.traffic import SQLSTATE_CLASSES
-from server.relay.listener import Relay
-from server.relay.session import RelaySession
+from server.relay.figures import STATES, Clients, Figures
 
 log = structlog.get_logger(__name__)
 
@@ -36,13 +31,14 @@ OTHER = "other"
 class Collector:
     """`most` databases, and of all databases together `most` objects of each kind, have series of their own."""
 
-    relay: Relay
+    clients: Clients
     pools: Callable[[], Mapping[str, DatabasePool]]
-    spark: Callable[[], SparkLoad | None]
     embedded_alive: Callable[[], bool] | None
     most: int
     facts: dict[str, DatabaseFacts] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
+    _figures: Figures = field(default_factory=Figures)
+    """As they were when it was last asked."""
     _told: set[str] = field(default_factory=set)
 
     def collect(self, *, up: bool, ready: bool) -> Families:
@@ -58,7 +54,8 @@ class Collector:
         return found
 
     async def ask(self) -> None:
-        """Have the databases asked that it is time for, and wait a moment for those."""
+        """Have the databases asked that it is time for, and wait a moment for those; see what has been counted."""
+        self._figures = await self.clients.figures()
         pools = self.pools()
         for name in [name for name, facts in self.facts.items() if pools.get(name) is not facts.pool]:
             await self.facts.pop(name).stop()
@@ -83,22 +80,14 @@ class Collector:
             found.add("headwater_embedded_postgres_up", self.embedded_alive())
 
     def _relay(self, found: Families) -> None:
-        counts = self.relay.counts
-        states = dict.fromkeys(("starting", "active", "idle", "idle_in_transaction"), 0)
-        statements, client, postgres = counts.statements, counts.from_client, counts.from_postgres
-        for session in self.relay.sessions:
-            if (state := _state(session)) is not None:
-                states[state] += 1
-            statements += session.traffic.finished
-            client += session.client.received
-            postgres += session.backend.received
-        for state, number in states.items():
-            found.add("headwater_connections", number, state)
-        found.add("headwater_connections_limit", self.relay.context.limits.max_connections)
+        counts = self._figures.relay
+        for state in STATES:
+            found.add("headwater_connections", self._figures.connections[state], state)
+        found.add("headwater_connections_limit", self.clients.max_connections)
         found.add("headwater_connections_opened", counts.connections)
-        found.add("headwater_statements", statements)
-        found.add("headwater_received_bytes", client, "client")
-        found.add("headwater_received_bytes", postgres, "postgres")
+        found.add("headwater_statements", counts.statements)
+        found.add("headwater_received_bytes", counts.from_client, "client")
+        found.add("headwater_received_bytes", counts.from_postgres, "postgres")
         for sqlstate_class in sorted(SQLSTATE_CLASSES | {OTHER}):  # from zero on: else the first one is no increase
             found.add("headwater_errors", counts.errors[sqlstate_class], sqlstate_class)
         for name, durations in (
@@ -108,7 +97,7 @@ class Collector:
             found.histogram(name, durations.cumulative(), durations.seconds)
 
     def _spark(self, found: Families) -> None:
-        load = self.spark()
+        load = self._figures.spark
         if load is not None:
             found.add("headwater_spark_up", load.up)
             found.add("headwater_spark_jobs_running", load.running)
@@ -141,33 +130,21 @@ class Collector:
         return names
 
     def _refreshes(self, found: Families, names: Mapping[tuple[str, int], str]) -> None:
-        for (database, pgt_id, action, status), number in TALLY.ended.items():
+        for (database, pgt_id, action, status), number in self._figures.tally.ended.items():
             shown = database if database in self.facts else OTHER
             name = names.get((database, pgt_id), OTHER)
             found.count("headwater_stream_table_refreshes", number, shown, name, action.lower(), status.lower())
-        for (database, pgt_id, change), number in TALLY.rows.items():
+        for (database, pgt_id, change), number in self._figures.tally.rows.items():
             shown = database if database in self.facts else OTHER
             found.count("headwater_stream_table_rows", number, shown, names.get((database, pgt_id), OTHER), change)
-        for (database, reason), number in TALLY.fallbacks.items():
+        for (database, reason), number in self._figures.tally.fallbacks.items():
             found.count("headwater_refresh_fallbacks", number, database if database in self.facts else OTHER, reason)
-        for (database, action, executor), durations in TALLY.durations.items():
+        for (database, action, executor), durations in self._figures.tally.durations.items():
             if database in self.facts:
                 labels = (database, action.lower(), executor)
                 found.histogram(
                     "headwater_refresh_duration_seconds", durations.cumulative(), durations.seconds, *labels
                 )
-
-
-def _state(session: RelaySession) -> str | None:
-    """The state of a client's connection, None of one that has ended."""
-    if session.state is State.CLOSED:
-        return None
-    if session.state not in (State.RELAY, State.INTERCEPTED):
-        return "starting"
-    traffic = session.traffic
-    if session.dialogue is not None or traffic.outstanding or traffic.batch is not None:
-        return "active"
-    return "idle" if traffic.status == m.IDLE else "idle_in_transaction"
 
 
 @dataclass(slots=True)

@@ -119,7 +119,7 @@ class MetricsService:
             return Answer.text(HTTPStatus.SERVICE_UNAVAILABLE, "starting")
         if not (self.alive() and await self.check.ask()):
             return Answer.text(HTTPStatus.SERVICE_UNAVAILABLE, "PostgreSQL does not answer")
-        if self.collector.relay.full:
+        if self.collector.clients.full:
             return Answer.text(HTTPStatus.SERVICE_UNAVAILABLE, "as many clients as --max-connections allows")
         return Answer.text(HTTPStatus.OK, "ready")
 
@@ -128,7 +128,7 @@ class MetricsService:
             return Answer.text(HTTPStatus.SERVICE_UNAVAILABLE, "starting")
         up, _ = await asyncio.gather(self.check.ask(), self.collector.ask())
         up = up and self.alive()
-        families = self.collector.collect(up=up, ready=up and not self.collector.relay.full)
+        families = self.collector.collect(up=up, ready=up and not self.collector.clients.full)
         encode, content_type = choose_encoder(headers.get("accept", ""))
         # In a thread: thousands of samples take longer than other clients should wait.
         body = await asyncio.to_thread(encode, families)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -37,10 +38,14 @@ class HiddenRequests:
     """Whether statements of a database may make engine requests without naming them. Its sessions share it."""
 
     possible: bool = False
+    found: Callable[[], None] = lambda: None
+    """Called when they become possible."""
 
     def expect(self) -> None:
         """Something has been found that may make them."""
-        self.possible = True
+        if not self.possible:
+            self.possible = True
+            self.found()
 
 
 class StatementRegistry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from server.intercept.engine_interface import Backend
@@ -16,10 +17,14 @@ class Cancellable(Protocol):
 
 
 class CancelRegistry:
-    """The sessions of this server by the keys PostgreSQL gave them; a client gets PostgreSQL's own key."""
+    """The sessions of this process by the keys PostgreSQL gave them; a client gets PostgreSQL's own key.
 
-    def __init__(self, backend: Backend):
+    `elsewhere` has another process of the server carry a request out, and tells whether one of them knows the key.
+    """
+
+    def __init__(self, backend: Backend, elsewhere: Callable[[CancelRequest], Awaitable[bool]]):
         self._backend = backend
+        self._elsewhere = elsewhere
         self._sessions: dict[tuple[int, bytes], Cancellable] = {}
 
     def add(self, pid: int, key: bytes, session: Cancellable) -> None:
@@ -31,8 +36,12 @@ class CancelRegistry:
 
     async def cancel(self, request: CancelRequest) -> None:
         """Carry out a CancelRequest. A key we do not know may be another server's before the same PostgreSQL."""
-        session = self._sessions.get((request.pid, request.key))
-        if session is None:
+        if not await self.cancel_here(request) and not await self._elsewhere(request):
             await cancel(self._backend, request)
-        else:
+
+    async def cancel_here(self, request: CancelRequest) -> bool:
+        """Carry it out if the key is that of a session of this process; whether it is."""
+        session = self._sessions.get((request.pid, request.key))
+        if session is not None:
             await session.cancel(request)
+        return session is not None

@@ -35,3 +35,13 @@ class RelayCounts:
     """From what a client sends until nothing more is owed to it."""
     added: Histogram = field(default_factory=_durations)
     """What the relay itself takes of that until the first byte of the answer has been passed on."""
+
+    def add(self, other: RelayCounts) -> None:
+        """Count what another relay has counted."""
+        self.connections += other.connections
+        self.statements += other.statements
+        self.from_client += other.from_client
+        self.from_postgres += other.from_postgres
+        self.errors += other.errors
+        self.waited.add(other.waited)
+        self.added.add(other.added)

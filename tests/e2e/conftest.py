@@ -38,6 +38,8 @@ BUFFERS = "128MB"
 """Shared buffers of the servers' clusters: all are looked through, several times, for each database made or dropped."""
 FORGET_TIMES = "UPDATE pgtrickle.pgt_stream_tables SET auto_threshold = NULL WHERE auto_threshold IS NOT NULL"
 """How fast the machine was just now shall not decide how AUTO refreshes next."""
+OPTIONS = os.environ.get("HEADWATER_TEST_OPTIONS", "").split()
+"""Further options of all servers, as `--workers 2`."""
 _numbers = count(1)
 
 # What creating a stream table leaves in a database, apart from the functions that run queries with a role's rights.
@@ -89,7 +91,7 @@ class Headwater:
         return self
 
     def _start(self) -> None:
-        options = [*self._options, *self._other_postgres()]
+        options = [*OPTIONS, *self._options, *self._other_postgres()]
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "server", "serve"),

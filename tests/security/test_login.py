@@ -12,7 +12,7 @@ from server.intercept.engine_interface import Backend, NoEngine
 from server.postgres.cluster import EmbeddedPostgres
 from server.postgres.url import InvalidUrl, PostgresUrl
 from server.protocol import messages as m
-from server.relay.listener import Relay
+from server.relay.relay import Relay
 from server.relay.session import RelaySession
 from tests.clusters import started_cluster
 from tests.conftest import SETTINGS

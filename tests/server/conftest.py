@@ -18,7 +18,8 @@ from psycopg import conninfo
 from server.intercept.engine_interface import Backend, EngineInterface, NoEngine
 from server.postgres.cluster import EmbeddedPostgres
 from server.relay.context import Limits
-from server.relay.listener import Relay
+from server.relay.listener import Listener
+from server.relay.relay import Relay
 from tests.clusters import drop_schemas, new_database
 from tests.server.subscriptions.feed_hub import FeedEngine, FeedHub
 from tests.server.subscriptions.subscribing import Subscribed
@@ -41,22 +42,25 @@ class RunningRelay:
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
-        self.relay = self.run(self._make(backend, hooks or NoEngine(), tls, limits))
-        self.run(self.relay.start())
+        self.relay, self.listener = self.run(self._start(backend, hooks or NoEngine(), tls, limits))
 
-    async def _make(self, *args: Any) -> Relay:
-        backend, hooks, tls, limits = args
-        return Relay(backend, hooks, tls, "127.0.0.1", 0, limits)
+    async def _start(self, *args: Any) -> tuple[Relay, Listener]:
+        relay = Relay(*args)
+        listener = Listener("127.0.0.1", 0, relay.admit)
+        relay.start()
+        await listener.start()
+        return relay, listener
 
     @property
     def port(self) -> int:
-        return self.relay.port
+        return self.listener.port
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self.loop)
         return future.result(120)
 
     def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.listener.stop)
         self.run(self.relay.stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(60)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from server.commands.serve import _stop
+from server.commands.engine_parts import _stop
 
 
 async def test_an_engine_that_waits_for_a_job_of_spark_ends_with_spark() -> None:

@@ -175,7 +175,7 @@ def test_a_burst_of_clients_gets_all_connections_there_are(
     start_relay: Callable[..., RunningRelay], dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many as may get in; the others are told at once."""
-    monkeypatch.setattr("server.relay.listener._NEWCOMERS", 5)
+    monkeypatch.setattr("server.relay.relay.NEWCOMERS", 5)
     relay = start_relay(limits=Limits(max_connections=25))
     login = conninfo.conninfo_to_dict(dsn)
     packet = startup("user", str(login["user"]), "database", str(login["dbname"]))

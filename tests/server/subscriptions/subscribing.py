@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server.protocol import messages as m
-from server.relay.listener import Relay
+from server.relay.relay import Relay
 from tests.server.subscriptions.feed_hub import FeedHub
 from tests.server.wire import Wire
 
