@@ -292,6 +292,8 @@ class Queries(Expressions):
                 if self.one_in(3):
                     expression = self.scalar(kind, columns, 1, plain=True)
                     name = name if expression in LITERALS[kind] else expression
+                elif shape == "sets" and self.one_in(8):
+                    name = f"coalesce({self.pick(LITERALS[kind])})"
                 keys.append((name, kind))
         calls = [self.aggregate(columns) for _ in range(self.pick([1, 1, 2, 3]))]
         texts = [f"({text})" for text, _ in keys]

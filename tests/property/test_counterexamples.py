@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
+from catalog.session import SqlError
+from catalog.values import RefreshMode
 from tests.property.changes import Step
 from tests.property.laboratory import Laboratory
 from tests.property.queries import Query
@@ -195,3 +199,37 @@ def test_window_call_with_filter_in_a_lateral_subquery_is_no_aggregate(laborator
         "DELETE FROM a WHERE k = 1",
         kinds="int int",
     )
+
+
+@pytest.mark.parametrize("mode", RefreshMode)
+@pytest.mark.parametrize(
+    "columns", ["length('x'::text) AS c0, id AS c1", "length('x'::text) AS c0, length('x'::text) AS c1"]
+)
+def test_grouping_sets_by_a_constant(laboratory: Laboratory, columns: str, mode: RefreshMode) -> None:
+    text = f"SELECT {columns} FROM a GROUP BY ROLLUP ((length('x'::text)), (id))"
+    query = Query(text, (("c0", "int"), ("c1", "int")))
+    twice = columns.count("length") > 1
+    changes = [
+        Step(1, "INSERT INTO a (id) VALUES (3)"),
+        Step(1, "DELETE FROM a WHERE id < 3"),
+        Step(1, "DELETE FROM a"),
+    ]
+
+    async def run() -> None:
+        await laboratory.reset(CLASSIC, ["INSERT INTO a (id) VALUES (1), (2)"])
+        if twice and mode in (RefreshMode.DIFFERENTIAL, RefreshMode.IMMEDIATE):
+            with pytest.raises(SqlError, match="a constant that grouping sets group by") as refused:
+                await laboratory.create("st0", query, mode, refusable=False)
+            assert refused.value.sqlstate == "0A000"
+            return
+        await laboratory.create("st0", query, mode)
+        if mode is RefreshMode.IMMEDIATE:
+            await laboratory.change(changes)
+        elif mode is RefreshMode.DIFFERENTIAL:
+            await laboratory.play([step for change in changes for step in (change, Step(0, "", 0))])
+        else:
+            for change in changes:
+                await laboratory.run(change.session, change.statement)
+                await laboratory.refresh(0, laboratory.stream_tables[0])
+
+    laboratory.do(run())
