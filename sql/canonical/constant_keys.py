@@ -82,7 +82,7 @@ def may_be_constant(key: exp.Expr) -> bool:
     >>> found("(k - '1 day'::interval)")
     [False]
     """
-    return not contains(key, exp.Column) or contains(key, exp.Query) or any(map(_may_decide, nodes(key)))
+    return _known(key) or contains(key, exp.Query) or any(map(_may_decide, nodes(key)))
 
 
 _NEVER_NULL = (
@@ -97,16 +97,24 @@ def _may_decide(node: exp.Expr) -> bool:
     """Whether a part of an expression may have one value, whatever its columns hold, because of what else is in it."""
     if isinstance(node, exp.Dot | exp.Operator):
         return isinstance(node, exp.Operator) or isinstance(node.expression, exp.Func)  # of a user
-    if isinstance(node, exp.Is | exp.NullSafeEQ | exp.NullSafeNEQ) or not contains(node, exp.Column):
+    if isinstance(node, exp.Case | exp.Connector) or _is_coalesce(node):
+        return any(map(_known, _deciding(node)))
+    if isinstance(node, exp.If | exp.Is | exp.NullSafeEQ | exp.NullSafeNEQ) or _known(node):
         return False
-    if isinstance(node, exp.Anonymous) and node.name.upper() == "COALESCE":
-        return not contains(node.expressions[0], exp.Column)
-    if isinstance(node, exp.Case):
-        known = [node.this] if node.this else [branch.this for branch in node.args["ifs"]]
-        return not all(contains(part, exp.Column) for part in known)
-    if isinstance(node, exp.Connector):
-        return not (contains(node.this, exp.Column) and contains(node.expression, exp.Column))
-    if isinstance(node, exp.If):
-        return False  # of a CASE
-    parts = [part for part in node.iter_expressions() if not contains(part, exp.Column)]
+    parts = [part for part in node.iter_expressions() if _known(part)]
     return any(not isinstance(each, _NEVER_NULL) for part in parts for each in nodes(part))
+
+
+def _known(part: exp.Expr) -> bool:
+    return not contains(part, exp.Column)
+
+
+def _is_coalesce(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.upper() == "COALESCE"
+
+
+def _deciding(node: exp.Expr) -> list[exp.Expr]:
+    """The parts of CASE, AND, OR and COALESCE of which one that is known may decide it."""
+    if isinstance(node, exp.Case):
+        return [node.this] if node.this else [branch.this for branch in node.args["ifs"]]
+    return [node.this, node.expression] if isinstance(node, exp.Connector) else node.expressions[:1]
