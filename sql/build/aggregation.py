@@ -151,12 +151,12 @@ def build_aggregate(
 
     ``group`` and ``parts`` speak of the operator's columns. So many of the parts are columns of the query: the first.
     """
-    own, sets = ([*group.keys], group.sets) if group is not None else ([], (frozenset[int](),))
+    group = group or GroupBy((), (frozenset(),))
+    own, sets = [*group.keys], group.sets
     written: dict[str, _Written] = {}
     positions = {generate(key.unnest()): i for i, key in enumerate(own)}
     parts = _taken(builder, parts, written)
-    if group is not None:
-        require_certain(group, parts, columns)
+    require_certain(group, parts, columns)
     keys = own + _dependent_columns(operator, own, parts, written)
     sets = tuple(some | frozenset(range(len(own), len(keys))) for some in sets)
     wanted = [("key", key) for key in keys]
