@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from sql.base.columns import Source
 from sql.base.text import any_of, derived, quote, select, union_all
 from sql.compile.compiled import Compiled
+from sql.immediate.flat import flat
 from sql.operators import Filter, Join, LeftJoin, Operator, Project, Scan
 from sql.operators.aggregates.accumulators import COUNT, Accumulator, auxiliaries
 from sql.operators.aggregates.accumulators import state as made_of
@@ -27,6 +28,9 @@ from sql.operators.plan import Plan
 from sql.storage import Groups, KeyedRows
 from sql.storage.keyed import ID
 from sql.storage.shape import output_columns
+
+FEW = 100
+"""Changed rows up to which a statement has a plan of its own: PostgreSQL plans it for as many as it first meets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,8 @@ class Images:
 def direct(compiled: Compiled, storage: str, pgt_id: int, source: Source, images: Images) -> str | None:
     """PL/pgSQL that applies images of a source's rows, None where they do not go into the result row by row.
 
-    It has a variable ``__pgt_changed`` of its own. Each statement sees what the ones before it have done.
+    It has a variable ``__pgt_changed`` of its own, and of an UPDATE of what a row of the result is made of, the number
+    of changed rows in ``__pgt_rows``, up to `FEW` and one more. Each statement sees what the ones before it have done.
     """
     shape = compiled.shape
     if isinstance(shape, KeyedRows):
@@ -79,19 +84,23 @@ class _DirectRows:
         shape = self.shape
         come = derived(self._identified(images.come), "n") if images.come else ""
         gone = derived(self._identified(images.gone), "d") if images.gone else ""
+        keys = derived(self._keys(images.gone), "d") if images.gone else ""
         columns = [f"n.{quote(name)}" for name in (ID.strip('"'), *shape.names)]
         if not gone:
             return f"{shape.insert(self.storage, select(columns, come))};"
         if not come:
-            return f"DELETE FROM {self.storage} AS s USING {gone} WHERE {shape.same('s', 'd')};"
+            return f"DELETE FROM {self.storage} AS s USING {keys} WHERE {shape.same('s', 'd')};"
         # Of a row that stays there are two images, which have its key.
         stays = {side: f"NOT EXISTS ({select([], side, where=[shape.same('n', 'd')])})" for side in (come, gone)}
         assignments = ", ".join(f"{quote(name)} = n.{quote(name)}" for name in shape.names)
-        others = f"""DELETE FROM {self.storage} AS s USING {gone} WHERE {shape.same("s", "d")} AND {stays[come]};
+        others = f"""DELETE FROM {self.storage} AS s USING {keys} WHERE {shape.same("s", "d")} AND {stays[come]};
             {shape.insert(self.storage, select(columns, come, where=[stays[gone]]))};"""
         if self._one_row_each:
             others = f"""GET DIAGNOSTICS __pgt_changed = ROW_COUNT;
-            IF __pgt_changed < (SELECT count(*) FROM {derived(images.come, "t")}) THEN
+            IF __pgt_rows > {FEW} THEN
+                __pgt_rows := (SELECT count(*) FROM {derived(images.come, "t")});
+            END IF;
+            IF __pgt_changed < __pgt_rows THEN
             {others}
             END IF;"""
         return f"""UPDATE {self.storage} AS s SET {assignments} FROM {come} WHERE {shape.same("s", "n")};
@@ -102,6 +111,18 @@ class _DirectRows:
         """Whether an image makes one row at most: then all rows stay if as many are there as images."""
         key = self.shape.root.row_key() or []
         return all(number == self.scan.number for number, _ in key)
+
+    def _keys(self, rows: str) -> str:
+        """The keys, with row ids, of the stored rows that images have made, and of others perhaps that are not stored.
+
+        Where they are columns of the source nothing has to be joined for that.
+        """
+        fields = dict(self.shape.fields)
+        origins = [(key.name, fields[key.name].origin) for key in self.shape.key]
+        own = [(name, origin[1]) for name, origin in origins if origin and origin[0] == self.scan.number]
+        if not self._one_row_each or len(own) < len(origins):
+            return self._identified(rows)
+        return self.shape.identified(select([f"t.{quote(c)} AS {quote(name)}" for name, c in own], derived(rows, "t")))
 
     def _identified(self, rows: str) -> str:
         """The stored rows that images of the source's rows make, with their row ids."""
@@ -166,8 +187,9 @@ class _DirectGroups:
     def _added(self, changes: str, *, unless_zero: bool) -> str:
         """Add to the groups, in the order of their row ids, so that two transactions lock them in the same order."""
         shape, keys = self.shape, self.shape.aggregate.keys
-        # There is no stored row: all of `s` is NULL, and of its type.
-        source = f"{derived(self._sums(changes, unless_zero=unless_zero), 'd')} LEFT JOIN {self.storage} AS s ON FALSE"
+        # There is no stored row: all of `s` is NULL, and of its type, which PostgreSQL knows when it plans.
+        none = f"CROSS JOIN (SELECT (NULL::{self.storage}).*) AS s"
+        source = f"{derived(self._sums(changes, unless_zero=unless_zero), 'd')} {none}"
         merged = [f"{a.merge} AS {quote(a.name)}" for a in self._parts]
         alone = select([*(f"d.{shape.stored_as[key.name]} AS {quote(key.name)}" for key in keys), *merged], source)
         columns = [f"n.{quote(name)}" for name in (ID.strip('"'), *shape.names)]
@@ -177,7 +199,11 @@ class _DirectGroups:
         targets, found = ", ".join(quote(name) for name in others), [f"f.{quote(name)}" for name in others]
         together = select(found, derived(shape.finished(self._together()), "f"))
         insert = f"{shape.insert(f'{self.storage} AS s', rows)} ORDER BY 1"
-        return f"{insert} ON CONFLICT ({ID}) DO UPDATE SET ({targets}) = ({together})"
+        known = flat(together)
+        changed = f"({targets}) = ({together})"
+        if known is not None:
+            changed = ", ".join(f"{quote(name)} = {known[name]}" for name in others)
+        return f"{insert} ON CONFLICT ({ID}) DO UPDATE SET {changed}"
 
     def _together(self) -> str:
         """What a group is made of with the row that would have been inserted added to it."""
