@@ -17,7 +17,7 @@ from sql.base.columns import Source
 from sql.base.text import any_of, derived, quote, select, union_all
 from sql.compile.compiled import Compiled
 from sql.immediate.flat import flat
-from sql.operators import Filter, Join, LeftJoin, Operator, Project, Scan
+from sql.operators import Filter, Join, LeftJoin, Operator, Project, Scan, Window
 from sql.operators.aggregates.accumulators import COUNT, Accumulator, auxiliaries
 from sql.operators.aggregates.accumulators import state as made_of
 from sql.operators.input import Input, substituted
@@ -27,7 +27,7 @@ from sql.operators.pass_through import PassThrough
 from sql.operators.plan import Plan
 from sql.storage import Groups, KeyedRows
 from sql.storage.keyed import ID
-from sql.storage.shape import output_columns
+from sql.storage.shape import Shape, output_columns
 
 FEW = 100
 """Changed rows up to which a statement has a plan of its own: PostgreSQL plans it for as many as it first meets."""
@@ -49,7 +49,11 @@ def direct(compiled: Compiled, storage: str, pgt_id: int, source: Source, images
     """
     shape = compiled.shape
     if isinstance(shape, KeyedRows):
-        scan = only_scan(shape.root, source)
+        scan, window = only_scan(shape.root, source), _window(shape.root)
+        if window is not None:
+            scan = only_scan(window.input, source)
+            rows = None if scan is None else _DirectPartitions(shape, storage, scan, window)
+            return rows.statements(images) if rows is not None and rows.has_its_key else None
         return None if scan is None else _DirectRows(shape, storage, scan).statements(images)
     if isinstance(shape, Groups) and shape.aggregate.grouped and not shape.filtered:
         scan = only_scan(shape.aggregate.input, source)
@@ -72,6 +76,18 @@ def _is_separable(operator: Operator, scan: Scan) -> bool:
     if isinstance(operator, Join):
         return any(_is_separable(each, scan) for each in operator.joined)
     return isinstance(operator, LeftJoin | Matching) and _is_separable(operator.left, scan)
+
+
+def goes_by_images(shape: Shape) -> bool:
+    """Whether rows are stored as images of the source's have them: there may be one image of each row then."""
+    return isinstance(shape, KeyedRows) and _window(shape.root) is None
+
+
+def _window(root: Operator) -> Window | None:
+    """The window functions that all rows come out of, if they are in partitions."""
+    while isinstance(root, Project | PassThrough):
+        root = root.input
+    return root if isinstance(root, Window) and root.keys else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +133,68 @@ class _DirectRows:
 
         Where they are columns of the source nothing has to be joined for that.
         """
+        if not self.has_its_key:
+            return self._identified(rows)
         fields = dict(self.shape.fields)
         origins = [(key.name, fields[key.name].origin) for key in self.shape.key]
-        own = [(name, origin[1]) for name, origin in origins if origin and origin[0] == self.scan.number]
-        if not self._one_row_each or len(own) < len(origins):
-            return self._identified(rows)
-        return self.shape.identified(select([f"t.{quote(c)} AS {quote(name)}" for name, c in own], derived(rows, "t")))
+        own = [f"t.{quote(origin[1])} AS {quote(name)}" for name, origin in origins if origin]
+        return self.shape.identified(select(own, derived(rows, "t")))
+
+    @property
+    def has_its_key(self) -> bool:
+        """Whether the key of a stored row is the source's, in columns of its own."""
+        fields = dict(self.shape.fields)
+        origins = [fields[key.name].origin for key in self.shape.key]
+        own = all(origin is not None and origin[0] == self.scan.number for origin in origins)
+        return own and self._one_row_each
 
     def _identified(self, rows: str) -> str:
         """The stored rows that images of the source's rows make, with their row ids."""
         root, shape = self.shape.root, self.shape
         return shape.identified(select(output_columns(shape.fields), derived(_over(root, self.scan, rows), "o")))
+
+
+@dataclass(frozen=True, slots=True)
+class _DirectPartitions(_DirectRows):
+    """Partitions of window functions are computed again, and compared by their rows' keys with what is stored.
+
+    A row of the source is one of the result, or none: what is stored and has the key of an image that has gone goes,
+    unless its partition has it now. What deltas need as well, the partitions as they were, is not computed.
+    """
+
+    window: Window
+
+    def statements(self, images: Images) -> str:
+        shape, plan = self.shape, Plan(frozenset())
+        keys = derived(self._keys(images.gone), "d") if images.gone else ""
+        target = plan.cte(plan.fresh("rows"), shape.identified(self._partitions(plan, images)))
+        update = shape.update(plan, self.storage, target)
+        if not images.come:
+            gone = f"DELETE FROM {self.storage} AS s USING {keys} WHERE {shape.same('s', 'd')};"
+            return f"{gone}\n            {plan.statement.text(f'SELECT count(*) FROM {update}')} INTO __pgt_changed;"
+        if images.gone:
+            stays = select([], f"{target} AS n", where=[shape.same("n", "d")])
+            where = f"{shape.same('s', 'd')} AND NOT EXISTS ({stays})"
+            plan.statement.modification(
+                "__pgt_deleted", f"DELETE FROM {self.storage} AS s USING {keys} WHERE {where} RETURNING 1"
+            )
+        inserted = shape.insert_missing(plan, self.storage, target)
+        return f"{plan.statement.text(f'SELECT count(*) FROM {inserted}')} INTO __pgt_changed;"
+
+    def _partitions(self, plan: Plan, images: Images) -> str:
+        """The rows that the touched partitions have now."""
+        window = self.window
+        rows = [
+            select(names(window.keys), derived(_over(window.input, self.scan, image), "i"))
+            for image in (images.come, images.gone)
+            if image
+        ]
+        touched = plan.cte(
+            plan.fresh("touched"), select(names(window.keys), derived(union_all(rows), "t"), distinct=True)
+        )
+        given = Input(window.columns, window.computed(plan, window.input_new(plan, window.at(touched))))
+        rows_now = substituted(self.shape.root, {window.node: given}).new(plan)
+        return select(output_columns(self.shape.fields), derived(rows_now, "o"))
 
 
 @dataclass(frozen=True, slots=True)

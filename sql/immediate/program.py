@@ -24,7 +24,7 @@ from sql.base.columns import WEIGHT, Source
 from sql.base.identity import SALT
 from sql.base.text import quote, select, union_all
 from sql.compile.compiled import Compiled
-from sql.immediate.direct import FEW, Images, direct, only_scan
+from sql.immediate.direct import FEW, Images, direct, goes_by_images, only_scan
 from sql.immediate.settings import Needs
 from sql.operators.captured_changes import net_changes
 from sql.storage import Groups, KeyedRows
@@ -286,7 +286,7 @@ END"""
         by_deltas = self._unsalted(self.compiled.immediate_sql(self.storage, {source.oid: changes}) + ";")
         statements = by_deltas if found is None else self._unsalted(found)
         whole, again = self.lock is Lock.WHOLE, False
-        if found and event == "UPDATE" and isinstance(self.compiled.shape, KeyedRows):
+        if found and event == "UPDATE" and goes_by_images(self.compiled.shape):
             # A foreign key can update a row once more, in the same statement.
             again = True
             statements = f"IF __pgt_cascades THEN {by_deltas}\nELSE\n{statements}\nEND IF;"
@@ -357,7 +357,7 @@ END"""
                 PERFORM pgtrickle._raise_missing({self.pgt_id}, __pgt_missing);
             END IF;"""
         restored = "__pgt_set := set_config('pgtrickle.maintenance', __pgt_maintenance, true);"
-        return restored + (missing if not statements or "INTO __pgt" in statements else "")
+        return restored + (missing if not statements or "__pgt_missing" in statements else "")
 
     def _kept(self, source: Source, event: str, number: int) -> str:
         """Put the changes of a statement down."""

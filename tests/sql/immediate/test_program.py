@@ -51,6 +51,14 @@ def test_rows_whose_key_is_the_sources_go_without_a_join() -> None:
     assert all('"public"."t"' in statement for statement in by_the_other) and by_the_other
 
 
+def test_partitions_are_computed_as_they_are_now_and_not_as_they_were() -> None:
+    rank = "rank() OVER (PARTITION BY t.g ORDER BY t.v)"
+    made = body(program(f"SELECT t.id, {rank} AS v FROM public.t", (OUTPUT[0], Column("v", "bigint"))), T)
+    statements = [line for line in made.splitlines() if "rank()" in line]
+    assert len(statements) == 6  # of few rows, and of many, by three events
+    assert all(statement.count("rank()") == 1 for statement in statements)
+
+
 def test_the_lock_is_taken_by_the_trigger_that_counts() -> None:
     whole, rows = program(JOIN), program("SELECT t.id, t.v FROM public.t WHERE (t.v > 1)", OUTPUT[:2])
     assert (whole.lock, rows.lock) == (Lock.WHOLE, Lock.ROWS)
