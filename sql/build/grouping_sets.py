@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from sql.base.columns import Field
 from sql.build.protocol import Builder
-from sql.canonical.constant_keys import may_be_constant
+from sql.canonical.constant_keys import uses_of_key
 from sql.canonical.dialect import generate
 from sql.errors import NotDifferentiable
 from sql.operators import Call, Expand, Operator
@@ -28,8 +28,8 @@ class GroupBy:
 
     keys: tuple[exp.Expr, ...]
     sets: tuple[frozenset[int], ...]
-    doubtful: tuple[int, ...] = ()
-    """Keys that some sets lack and that PostgreSQL may take for constants."""
+    doubtful: tuple[tuple[int, int], ...] = ()
+    """Keys that some sets lack and that PostgreSQL may take for constants, with the number of `uses_of_key`."""
 
 
 def grouped_by(group: exp.Group, resolved: Callable[[exp.Expr], exp.Expr] = lambda node: node) -> GroupBy:
@@ -50,9 +50,8 @@ def grouped_by(group: exp.Group, resolved: Callable[[exp.Expr], exp.Expr] = lamb
         raise NotDifferentiable("ROW(...) in grouping sets")
     if group.args.get("all") is False:
         sets = list(dict.fromkeys(sets))
-    doubtful = [
-        i for i, key in enumerate(keys.values()) if not all(i in some for some in sets) and may_be_constant(key)
-    ]
+    lacked = [(i, key) for i, key in enumerate(keys.values()) if not all(i in some for some in sets)]
+    doubtful = [(i, uses) for i, key in lacked if (uses := uses_of_key(key)) is not None]
     return GroupBy(tuple(map(resolved, keys.values())), tuple(sets), tuple(doubtful))
 
 
@@ -87,18 +86,18 @@ def leaves(node: exp.Expr) -> list[exp.Expr]:
 def require_certain(group: GroupBy, parts: Sequence[exp.Expr], columns: int) -> None:
     """Raise NotDifferentiable where PostgreSQL has NULL for a key in one place of a query, and its value in another.
 
-    That is so of what its planner may take for a constant, unless it is used once, as one of the ``columns`` of the
-    query, which are the first of the ``parts``. No aggregate call is left in these.
+    That can be so of what its planner takes for a constant; some of that may be used once, as one of the ``columns`` of
+    the query, which are the first of the ``parts``. No aggregate call is left in these.
     """
-    for key in (group.keys[position] for position in group.doubtful):
-        text = generate(key.unnest())
+    for position, allowed in group.doubtful:
+        text = generate(group.keys[position].unnest())
         uses = sum(1 for part in parts for _ in _uses(part, text))
-        if uses > any(generate(part.unnest()) == text for part in parts[:columns]):
+        alone = any(generate(part.unnest()) == text for part in parts[:columns])
+        if uses > (allowed if alone else 0):
             raise NotDifferentiable(
-                "a constant that grouping sets group by, used elsewhere as well",
+                "a constant in grouping sets that is used elsewhere",
                 "Name it in a subquery in FROM, and group by that column.",
-                "Where a set lacks it PostgreSQL has NULL in its place in one column of the select list, and its value"
-                " everywhere else.",
+                "Where a set lacks it PostgreSQL has NULL in some of its places, and its value in others.",
             )
 
 

@@ -4,7 +4,8 @@
 position of a column in the select list, which there is none. With its type it is a value again.
 
 A key of grouping sets is NULL in the rows of the sets that lack it. PostgreSQL's planner finds the places by comparing
-expressions, but not those of a constant: that is NULL only as the column of the select list by which it is grouped.
+expressions, but not those of a constant: that is NULL only as the column of the select list by which it is grouped, and
+up to PostgreSQL 17 not even there below DISTINCT or a set operation.
 """
 
 from __future__ import annotations
@@ -59,30 +60,35 @@ def _type(node: exp.Expr) -> str | None:
     return "decimal" if not digits.isdigit() or int(digits) >= 2**63 else "int" if int(digits) < 2**31 else "bigint"
 
 
-def may_be_constant(key: exp.Expr) -> bool:
-    """Whether PostgreSQL's planner may make one value of an expression of the canonical text, or takes it for one.
+def uses_of_key(key: exp.Expr) -> int | None:
+    """How often a key that some sets lack can be used and is surely NULL where it is to be; None for any number.
 
-    What has no column is such a one, and a subquery can be. With columns it can be one if the planner knows a part that
-    decides it: a NULL, a condition, the body of a function in SQL. Doubtful ones are included.
+    None at all of what the planner may make a constant, ``key`` being an expression of the canonical text: what has no
+    column, or a part that decides it (a NULL, a condition). One of what it takes for different values wherever it
+    stands, or may put something else in the place of: a subquery, a function in SQL. Doubtful ones are included.
 
-    >>> def found(*texts: str) -> list[bool]:
-    ...     return [may_be_constant(parse(f"SELECT {text}").expressions[0]) for text in texts]
-    >>> found("length('x'::text)", "CURRENT_DATE", "(SELECT max(k) FROM t)", "(k IN (SELECT k FROM t))")
-    [True, True, True, True]
-    >>> found("COALESCE(1, k)", "(NULL::integer + k)", "public.one(k)", "CASE WHEN true THEN 1 ELSE k END")
-    [True, True, True, True]
-    >>> found("(k + length('x'::text))", "((k > 1) OR true)", "(k OPERATOR(public.+) 1)", "CASE 1 WHEN k THEN k END")
-    [True, True, True, True]
+    >>> def found(*texts: str) -> list[int | None]:
+    ...     return [uses_of_key(parse(f"SELECT {text}").expressions[0]) for text in texts]
+    >>> found("length('x'::text)", "CURRENT_DATE", "COALESCE(1, k)", "(NULL::integer + k)", "((k > 1) OR true)")
+    [0, 0, 0, 0, 0]
+    >>> found("(k + length('x'::text))", "CASE WHEN true THEN 1 ELSE k END", "CASE 1 WHEN k THEN k END")
+    [0, 0, 0]
+    >>> found("(SELECT max(k) FROM t)", "(k IN (SELECT k FROM t))", "public.one(k)", "(k OPERATOR(public.+) 1)")
+    [1, 1, 1, 1]
     >>> found("CASE k WHEN 1 THEN 2 ELSE 3 END", "CASE WHEN (k = 1) THEN 2 ELSE 3 END", "NOT k", "lower(k)")
-    [False, False, False, False]
+    [None, None, None, None]
     >>> found("k", "COALESCE(k, 1)", "(k + 1)", "date_trunc('month'::text, k)", "(k IS NULL)", "(k).f")
-    [False, False, False, False, False, False]
+    [None, None, None, None, None, None]
     >>> found("CASE WHEN (k > 1) THEN NULL::integer ELSE k END", "(k)::text", "(k = ANY (ARRAY[1, 2]))", "k[1:2]")
-    [False, False, False, False]
+    [None, None, None, None]
     >>> found("(k - '1 day'::interval)")
-    [False]
+    [None]
     """
-    return _known(key) or contains(key, exp.Query) or any(map(_may_decide, nodes(key)))
+    if contains(key, exp.Query):
+        return 1
+    if _known(key) or any(map(_may_decide, nodes(key))):
+        return 0
+    return 1 if any(map(_is_of_a_user, nodes(key))) else None
 
 
 _NEVER_NULL = (
@@ -95,14 +101,17 @@ _NEVER_NULL = (
 
 def _may_decide(node: exp.Expr) -> bool:
     """Whether a part of an expression may have one value, whatever its columns hold, because of what else is in it."""
-    if isinstance(node, exp.Dot | exp.Operator):
-        return isinstance(node, exp.Operator) or isinstance(node.expression, exp.Func)  # of a user
     if isinstance(node, exp.Case | exp.Connector) or _is_coalesce(node):
         return any(map(_known, _deciding(node)))
     if isinstance(node, exp.If | exp.Is | exp.NullSafeEQ | exp.NullSafeNEQ) or _known(node):
         return False
     parts = [part for part in node.iter_expressions() if _known(part)]
     return any(not isinstance(each, _NEVER_NULL) for part in parts for each in nodes(part))
+
+
+def _is_of_a_user(node: exp.Expr) -> bool:
+    """Whether it is a function or operator with a schema: PostgreSQL's own have none in the canonical text."""
+    return isinstance(node, exp.Operator) or (isinstance(node, exp.Dot) and isinstance(node.expression, exp.Func))
 
 
 def _known(part: exp.Expr) -> bool:

@@ -21,6 +21,7 @@ TAG = Source(
 KEY = "length('x'::text)"
 CONSTANTS = [
     f"SELECT {KEY} AS x, {KEY} AS y FROM public.item GROUP BY ROLLUP ({KEY}, id)",
+    f"SELECT {KEY} AS x, id AS y FROM public.item GROUP BY ROLLUP ({KEY}, id)",
     f"SELECT id AS x, ({KEY} + 1) AS y FROM public.item GROUP BY ROLLUP ({KEY}, id)",
     f"SELECT id AS x, count(*) AS y FROM public.item GROUP BY CUBE ({KEY}, id) HAVING ({KEY} IS NULL)",
     f"SELECT id AS x, lag({KEY}) OVER (ORDER BY id) AS y FROM public.item GROUP BY ROLLUP ({KEY}, id)",
@@ -30,7 +31,7 @@ CONSTANTS = [
     "SELECT ( SELECT max(i.id) AS max FROM public.item i) AS x, ( SELECT max(i.id) AS max FROM public.item i) AS y"
     " FROM public.item GROUP BY ROLLUP (( SELECT max(i.id) AS max FROM public.item i))",
 ]
-"""PostgreSQL has NULL for the key in one of the places alone."""
+"""PostgreSQL has NULL for the key in one of the places alone, if at all."""
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ CONSTANTS = [
         ),
         ("SELECT ctid FROM public.item", 'reference "ctid"'),
         ("SELECT id FROM ONLY public.item", "FROM ONLY"),
-        *((query, "a constant that grouping sets group by, used elsewhere as well") for query in CONSTANTS),
+        *((query, "a constant in grouping sets that is used elsewhere") for query in CONSTANTS),
         ("SELECT id FROM public.elsewhere", 'relation "public.elsewhere"'),
         ("SELECT DISTINCT note FROM public.tag", "DISTINCT of type json"),
         ("SELECT id FROM public.item WHERE (id IN ( SELECT", "syntax that the compiler does not know"),
