@@ -13,7 +13,8 @@ by the time that has passed, and by the CPU time of PostgreSQL's process (Linux)
 changes little. At the end all tables are held against the query. Where PostgreSQL has the extension pg_ivm, a fourth
 copy is under a view that it maintains, for the queries that it takes.
 
-Then clients insert single rows into groups of their own, one client against several, with synchronous_commit on.
+Then clients insert single rows into groups of their own, one client against several, with synchronous_commit on, with
+and without a stream table.
 """
 
 from __future__ import annotations
@@ -267,8 +268,9 @@ def run_case(server: Served, name: str, case: Case, options: argparse.Namespace)
         check(connection, schemas, case)
 
 
-def rate(server: Served, clients: int, seconds: float, base: int) -> float:
+def rate(server: Served, schema: str, clients: int, seconds: float, base: int) -> float:
     """Inserts a second of several clients, each into a group of its own."""
+    statement = f"INSERT INTO {schema}.sale VALUES (%s, %s, 1, 'x')".encode()
     counts = [0] * clients
     until = time.perf_counter() + seconds
 
@@ -276,7 +278,7 @@ def rate(server: Served, clients: int, seconds: float, base: int) -> float:
         with psycopg.connect(server.direct, autocommit=True) as connection:
             while time.perf_counter() < until:
                 key = base + number * 1_000_000 + counts[number]
-                connection.execute("INSERT INTO stream.sale VALUES (%s, %s, 1, 'x')", [key, number + 1], prepare=True)
+                connection.execute(statement, [key, number + 1], prepare=True)
                 counts[number] += 1
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(clients)]
@@ -311,12 +313,14 @@ def main() -> None:
                 console.print(*row, sep="  ")
         if "aggregate" in options.only:
             list(run_case(server, "aggregate", CASES["aggregate"], argparse.Namespace(**vars(options) | {"rounds": 0})))
-            one = rate(server, 1, options.seconds, 10_000_000)
-            several = rate(server, options.clients, options.seconds, 50_000_000)
-            console.print(
-                f"inserts a second into groups of their own: 1 client {one:.0f}, {options.clients} clients"
-                f" {several:.0f}, {several / one:.1f} times"
-            )
+            for turn in range(2):
+                for schema in ("bare", "stream"):
+                    one = rate(server, schema, 1, options.seconds, 10_000_000 + turn * 200_000_000)
+                    several = rate(server, schema, options.clients, options.seconds, 50_000_000 + turn * 200_000_000)
+                    console.print(
+                        f"{schema}: inserts a second into groups of their own: 1 client {one:.0f}, {options.clients}"
+                        f" clients {several:.0f}, {several / one:.1f} times"
+                    )
     console.print(table)
 
 
