@@ -8,11 +8,13 @@ PL/pgSQL for each statement, that keep a table with the same rows by the few sta
 knows the query. (They take no locks, so they are right as long as one client writes.) The three take turns within each
 round. Statements go to PostgreSQL past the server, as prepared ones, one transaction each, with synchronous_commit off:
 with it the disk would hide what is to be seen. Medians of a single-row insert, update and delete, and of the same with
-`--changed` rows. What is shown beside the bare time is the factor of each of the others, and that of one by the other.
-At the end all tables are held against the query. Where PostgreSQL has the extension pg_ivm, a fourth copy is under a
-view that it maintains, for the queries that it takes.
+`--changed` rows. What is shown beside the bare time is the factor of each of the others, and that of one by the other:
+by the time that has passed, and by the CPU time of PostgreSQL's process (Linux), which other work on the machine
+changes little. At the end all tables are held against the query. Where PostgreSQL has the extension pg_ivm, a fourth
+copy is under a view that it maintains, for the queries that it takes.
 
-Then clients insert single rows into groups of their own, one client against several, with synchronous_commit on.
+Then clients insert single rows into groups of their own, one client against several, with synchronous_commit on, with
+and without a stream table.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -173,21 +175,42 @@ def with_pg_ivm(connection: Connection, case: Case) -> str | None:
     return None
 
 
-def measure(connection: Connection, statement: str, keys: range, many: int) -> list[float]:
-    """Milliseconds of each execution."""
-    times = []
-    for key in keys:
-        began = time.perf_counter()
-        connection.execute(statement.encode(), {"key": key, "many": many}, prepare=True)
-        times.append((time.perf_counter() - began) * 1000)
-    return times
+@dataclass(slots=True)
+class Times:
+    """Milliseconds of each execution, and of CPU of PostgreSQL's process for one execution, of each round."""
+
+    passed: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+    @property
+    def medians(self) -> tuple[float, float]:
+        """The median of each; the second is 0 where it is not known."""
+        return statistics.median(self.passed), statistics.median(self.cpu) if self.cpu else 0.0
+
+    def measure(self, connection: Connection, statement: str, keys: range, many: int) -> None:
+        """Execute a statement for each key."""
+        before = cpu(connection)
+        for key in keys:
+            began = time.perf_counter()
+            connection.execute(statement.encode(), {"key": key, "many": many}, prepare=True)
+            self.passed.append((time.perf_counter() - began) * 1000)
+        if before is not None and (after := cpu(connection)) is not None:
+            self.cpu.append((after - before) / len(keys))
+
+
+def cpu(connection: Connection) -> float | None:
+    """Milliseconds of CPU that the connection's process has used, None where the system does not say."""
+    try:
+        return int(Path(f"/proc/{connection.info.backend_pid}/schedstat").read_text().split()[0]) / 1e6
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def rounds(
     connection: Connection, schemas: tuple[str, ...], options: argparse.Namespace
-) -> dict[str, dict[str, list[float]]]:
-    """By kind of statement and schema, the milliseconds of all executions."""
-    found: dict[str, dict[str, list[float]]] = {}
+) -> dict[str, dict[str, Times]]:
+    """By kind of statement and schema, the times of all executions."""
+    found: dict[str, dict[str, Times]] = {}
     for number in range(options.rounds + 1):
         first = options.rows + 1
         turn = number % len(schemas)
@@ -197,9 +220,10 @@ def rounds(
                 (MANY, range(first, first + 1), options.changed),
             ):
                 for kind, statement in kinds.items():
-                    times = measure(connection, statement.format(s=schema), keys, many)
+                    times = Times()
                     if number:  # the first one plans
-                        found.setdefault(kind, {}).setdefault(schema, []).extend(times)
+                        times = found.setdefault(kind, {}).setdefault(schema, times)
+                    times.measure(connection, statement.format(s=schema), keys, many)
             connection.execute(f"VACUUM {schema}.sale".encode())
             if schema != "bare":
                 connection.execute(f"VACUUM {schema}.kept".encode())
@@ -234,17 +258,19 @@ def run_case(server: Served, name: str, case: Case, options: argparse.Namespace)
         hand_written(connection, case)
         if options.pg_ivm and (why := with_pg_ivm(connection, case)):
             schemas = SCHEMAS
-            yield name, f"pg_ivm: {why}", "", "", "", "", ""
+            yield name, f"pg_ivm: {why}", "", "", "", "", "", ""
         connection.execute("SET synchronous_commit = off")
         for kind, times in rounds(connection, schemas, options).items():
-            bare, stream, hand, *others = (statistics.median(times[schema]) for schema in schemas)
-            factors = [stream / bare, hand / bare, stream / hand, *(stream / other for other in others)]
-            yield name, kind, f"{bare:.3f}", *(f"{factor:.2f}" for factor in factors)
+            bare, stream, hand, *others = (times[schema].medians for schema in schemas)
+            factors = [stream[0] / bare[0], hand[0] / bare[0], stream[0] / hand[0]]
+            factors += [stream[1] / hand[1] if hand[1] else 0.0, *(stream[0] / other[0] for other in others)]
+            yield name, kind, f"{bare[0]:.3f}", *(f"{factor:.2f}" for factor in factors)
         check(connection, schemas, case)
 
 
-def rate(server: Served, clients: int, seconds: float, base: int) -> float:
+def rate(server: Served, schema: str, clients: int, seconds: float, base: int) -> float:
     """Inserts a second of several clients, each into a group of its own."""
+    statement = f"INSERT INTO {schema}.sale VALUES (%s, %s, 1, 'x')".encode()
     counts = [0] * clients
     until = time.perf_counter() + seconds
 
@@ -252,7 +278,7 @@ def rate(server: Served, clients: int, seconds: float, base: int) -> float:
         with psycopg.connect(server.direct, autocommit=True) as connection:
             while time.perf_counter() < until:
                 key = base + number * 1_000_000 + counts[number]
-                connection.execute("INSERT INTO stream.sale VALUES (%s, %s, 1, 'x')", [key, number + 1], prepare=True)
+                connection.execute(statement, [key, number + 1], prepare=True)
                 counts[number] += 1
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(clients)]
@@ -278,7 +304,7 @@ def main() -> None:
         with psycopg.connect(server.direct) as connection:
             available = connection.execute("SELECT FROM pg_available_extensions WHERE name = 'pg_ivm'").rowcount
         options.pg_ivm = available == 1
-        table = Table("query", "statement", "bare, ms", "IMMEDIATE", "by hand", "IMMEDIATE / by hand")
+        table = Table("query", "statement", "bare, ms", "IMMEDIATE", "by hand", "IMMEDIATE / by hand", "by CPU")
         if options.pg_ivm:
             table.add_column("IMMEDIATE / pg_ivm")
         for name in options.only:
@@ -287,12 +313,14 @@ def main() -> None:
                 console.print(*row, sep="  ")
         if "aggregate" in options.only:
             list(run_case(server, "aggregate", CASES["aggregate"], argparse.Namespace(**vars(options) | {"rounds": 0})))
-            one = rate(server, 1, options.seconds, 10_000_000)
-            several = rate(server, options.clients, options.seconds, 50_000_000)
-            console.print(
-                f"inserts a second into groups of their own: 1 client {one:.0f}, {options.clients} clients"
-                f" {several:.0f}, {several / one:.1f} times"
-            )
+            for turn in range(2):
+                for schema in ("bare", "stream"):
+                    one = rate(server, schema, 1, options.seconds, 10_000_000 + turn * 200_000_000)
+                    several = rate(server, schema, options.clients, options.seconds, 50_000_000 + turn * 200_000_000)
+                    console.print(
+                        f"{schema}: inserts a second into groups of their own: 1 client {one:.0f}, {options.clients}"
+                        f" clients {several:.0f}, {several / one:.1f} times"
+                    )
     console.print(table)
 
 

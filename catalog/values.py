@@ -15,7 +15,7 @@ class RefreshMode(StrEnum):
     FULL = "FULL"
     DIFFERENTIAL = "DIFFERENTIAL"
     IMMEDIATE = "IMMEDIATE"
-    """The catalog knows it, requests for it are refused."""
+    """Triggers maintain it, within the statements that change its sources."""
 
 
 class Status(StrEnum):

@@ -28,6 +28,7 @@ from sql.compile.compiled import Compiled, Core
 from sql.compile.monotone import not_monotone
 from sql.errors import NotDifferentiable
 from sql.immediate import Program, program
+from sql.immediate.settings import needs
 from sql.operators import Recursion
 from sql.operators.statement import StagedText, Types
 from sql.spark.render import SparkQuery, render_spark
@@ -216,7 +217,8 @@ def refresh(query: Query, storage: str, changed: frozenset[int], usual: bool, la
 
 def immediate(query: Query, storage: str, pgt_id: int, salt: int) -> Program:
     """See `sql.immediate.program`. Raises NotDifferentiable."""
-    return program(_compiled(query), storage, pgt_id, salt)
+    settings = needs(query.canonical, query.sources, views=bool(query.views))
+    return program(_compiled(query), storage, pgt_id, salt, settings)
 
 
 def explain(query: Query, storage: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from sql.base.columns import Field
 from sql.base.columns import field as described
 from sql.base.text import quote
 from sql.base.types import aggregate_result
-from sql.build.grouping_sets import GroupBy, expand, grouping, is_record, leaves, without_absent
+from sql.build.grouping_sets import GroupBy, expand, grouping, is_record, leaves, require_certain, without_absent
 from sql.build.projection import projected, require_groupable
 from sql.build.protocol import Builder
 from sql.build.subqueries.subplan import has_placeholder
@@ -145,16 +145,18 @@ def _written(node: exp.Expr, special: frozenset[str]) -> _Written:
 
 
 def build_aggregate(
-    builder: Builder, operator: Operator, group: GroupBy | None, parts: list[exp.Expr]
+    builder: Builder, operator: Operator, group: GroupBy | None, parts: list[exp.Expr], columns: int
 ) -> tuple[Operator, list[exp.Expr]]:
     """GROUP BY (or an aggregate without): the aggregate, and the given expressions rewritten to its columns.
 
-    ``group`` and ``parts`` speak of the operator's columns.
+    ``group`` and ``parts`` speak of the operator's columns. So many of the parts are columns of the query: the first.
     """
-    own, sets = ([*group.keys], group.sets) if group is not None else ([], (frozenset[int](),))
+    group = group or GroupBy((), (frozenset(),))
+    own, sets = [*group.keys], group.sets
     written: dict[str, _Written] = {}
     positions = {generate(key.unnest()): i for i, key in enumerate(own)}
     parts = _taken(builder, parts, written)
+    require_certain(group, parts, columns)
     keys = own + _dependent_columns(operator, own, parts, written)
     sets = tuple(some | frozenset(range(len(own), len(keys))) for some in sets)
     wanted = [("key", key) for key in keys]
@@ -164,15 +166,15 @@ def build_aggregate(
     require_groupable(key_fields, "GROUP BY")
     if len(sets) > 1:
         feed, key_fields = expand(builder, feed, key_fields, sets)
-    columns = {generate(key.unnest()): f for key, f in zip(keys, key_fields, strict=True)}
-    calls = [_call(builder, name, call, operands, columns) for name, call in written.items()]
+    held = {generate(key.unnest()): f for key, f in zip(keys, key_fields, strict=True)}
+    calls = [_call(builder, name, call, operands, held) for name, call in written.items()]
     if isinstance(feed, Expand):
         key_fields.append(feed.number)
         calls = [without_absent(call, feed) for call in calls]
     parts = [grouping(part, positions, sets, feed) for part in parts]
     grouped = len(sets) > 1 or bool(sets[0])
     aggregate = _typed(builder, Aggregate(feed, tuple(dict.fromkeys(key_fields)), tuple(calls), grouped))
-    return aggregate, [rewritten(part, columns) for part in parts]
+    return aggregate, [rewritten(part, held) for part in parts]
 
 
 def _taken(builder: Builder, parts: Sequence[exp.Expr], written: dict[str, _Written]) -> list[exp.Expr]:

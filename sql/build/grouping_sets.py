@@ -6,7 +6,7 @@ number, over every row once for each set (see `expand`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from sql.base.columns import Field
 from sql.build.protocol import Builder
+from sql.canonical.constant_keys import uses_of_key
 from sql.canonical.dialect import generate
 from sql.errors import NotDifferentiable
 from sql.operators import Call, Expand, Operator
@@ -27,6 +28,8 @@ class GroupBy:
 
     keys: tuple[exp.Expr, ...]
     sets: tuple[frozenset[int], ...]
+    doubtful: tuple[tuple[int, int], ...] = ()
+    """Keys that some sets lack and that PostgreSQL may take for constants, with the number of `uses_of_key`."""
 
 
 def grouped_by(group: exp.Group, resolved: Callable[[exp.Expr], exp.Expr] = lambda node: node) -> GroupBy:
@@ -47,7 +50,9 @@ def grouped_by(group: exp.Group, resolved: Callable[[exp.Expr], exp.Expr] = lamb
         raise NotDifferentiable("ROW(...) in grouping sets")
     if group.args.get("all") is False:
         sets = list(dict.fromkeys(sets))
-    return GroupBy(tuple(map(resolved, keys.values())), tuple(sets))
+    lacked = [(i, key) for i, key in enumerate(keys.values()) if not all(i in some for some in sets)]
+    doubtful = [(i, uses) for i, key in lacked if (uses := uses_of_key(key)) is not None]
+    return GroupBy(tuple(map(resolved, keys.values())), tuple(sets), tuple(doubtful))
 
 
 def _sets(item: exp.Expr) -> list[Keys]:
@@ -76,6 +81,35 @@ def is_record(node: exp.Expr) -> bool:
 def leaves(node: exp.Expr) -> list[exp.Expr]:
     """The expression, or what a record is made of: a column cannot hold a record."""
     return [leaf for part in node.expressions for leaf in leaves(part.unnest())] if is_record(node) else [node]
+
+
+def require_certain(group: GroupBy, parts: Sequence[exp.Expr], columns: int) -> None:
+    """Raise NotDifferentiable where PostgreSQL has NULL for a key in one place of a query, and its value in another.
+
+    That can be so of what its planner takes for a constant; some of that may be used once, as one of the ``columns`` of
+    the query, which are the first of the ``parts``. No aggregate call is left in these.
+    """
+    for position, allowed in group.doubtful:
+        text = generate(group.keys[position].unnest())
+        uses = sum(1 for part in parts for _ in _uses(part, text))
+        alone = any(generate(part.unnest()) == text for part in parts[:columns])
+        if uses > (allowed if alone else 0):
+            raise NotDifferentiable(
+                "a constant in grouping sets that is used elsewhere",
+                "Name it in a subquery in FROM, and group by that column.",
+                "Where a set lacks it PostgreSQL has NULL in some of its places, and its value in others.",
+            )
+
+
+def _uses(node: exp.Expr, text: str) -> Iterator[exp.Expr]:
+    """The parts of an expression, or the expression, that have a text, but for those in GROUPING calls."""
+    if _is_grouping(node):
+        return
+    if generate(node.unnest()) == text:
+        yield node
+        return
+    for child in node.iter_expressions():
+        yield from _uses(child, text)
 
 
 def expand(

@@ -41,7 +41,7 @@ def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequ
     hidden = [resolved(node) for node in ordering.expressions]
     components = [resolved(node) for node in list(windows.components)]
     parts = [expression for _, expression in expressions] + hidden + components
-    operator, parts = _grouped(builder, query, clause, operator, parts)
+    operator, parts = _grouped(builder, query, clause, operator, parts, len(expressions) + len(hidden))
     if components:
         components, parts = parts[-len(components) :], parts[: -len(components)]
     operator, parts = windows.build(builder, operator, parts, components)
@@ -73,16 +73,16 @@ def _where(builder: Builder, query: exp.Select, clause: FromClause) -> Operator:
 
 
 def _grouped(
-    builder: Builder, query: exp.Select, clause: FromClause, operator: Operator, parts: list[exp.Expr]
+    builder: Builder, query: exp.Select, clause: FromClause, operator: Operator, parts: list[exp.Expr], columns: int
 ) -> tuple[Operator, list[exp.Expr]]:
-    """GROUP BY and HAVING, and the expressions of the query over what is left."""
+    """GROUP BY and HAVING, and the expressions over what is left; so many of the first are columns of the query."""
     having, group = query.args.get("having"), query.args.get("group")
     condition = builder.resolve(having.this, clause.bindings, condition=True) if having else None
     if condition is not None:
         parts = [*parts, condition]
     if group or condition is not None or has_aggregates(builder, parts):
         keys = grouped_by(group, lambda node: builder.resolve(node, clause.bindings)) if group else None
-        operator, parts = build_aggregate(builder, operator, keys, parts)
+        operator, parts = build_aggregate(builder, operator, keys, parts, columns)
     if condition is None:
         return operator, parts
     return builder.filtered(operator, conjuncts(parts[-1])), parts[:-1]

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from sql.base.columns import Source
 from sql.base.text import any_of, derived, quote, select, union_all
 from sql.compile.compiled import Compiled
-from sql.operators import Filter, Join, LeftJoin, Operator, Project, Scan
+from sql.immediate.flat import flat
+from sql.operators import Filter, Join, LeftJoin, Operator, Project, Scan, Window
 from sql.operators.aggregates.accumulators import COUNT, Accumulator, auxiliaries
 from sql.operators.aggregates.accumulators import state as made_of
 from sql.operators.input import Input, substituted
@@ -26,7 +27,10 @@ from sql.operators.pass_through import PassThrough
 from sql.operators.plan import Plan
 from sql.storage import Groups, KeyedRows
 from sql.storage.keyed import ID
-from sql.storage.shape import output_columns
+from sql.storage.shape import Shape, output_columns
+
+FEW = 100
+"""Changed rows up to which a statement has a plan of its own: PostgreSQL plans it for as many as it first meets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,16 @@ class Images:
 def direct(compiled: Compiled, storage: str, pgt_id: int, source: Source, images: Images) -> str | None:
     """PL/pgSQL that applies images of a source's rows, None where they do not go into the result row by row.
 
-    It has a variable ``__pgt_changed`` of its own. Each statement sees what the ones before it have done.
+    It has a variable ``__pgt_changed`` of its own, and of an UPDATE of what a row of the result is made of, the number
+    of changed rows in ``__pgt_rows``, up to `FEW` and one more. Each statement sees what the ones before it have done.
     """
     shape = compiled.shape
     if isinstance(shape, KeyedRows):
-        scan = only_scan(shape.root, source)
+        scan, window = only_scan(shape.root, source), _window(shape.root)
+        if window is not None:
+            scan = only_scan(window.input, source)
+            rows = None if scan is None else _DirectPartitions(shape, storage, scan, window)
+            return rows.statements(images) if rows is not None and rows.has_its_key else None
         return None if scan is None else _DirectRows(shape, storage, scan).statements(images)
     if isinstance(shape, Groups) and shape.aggregate.grouped and not shape.filtered:
         scan = only_scan(shape.aggregate.input, source)
@@ -69,6 +78,18 @@ def _is_separable(operator: Operator, scan: Scan) -> bool:
     return isinstance(operator, LeftJoin | Matching) and _is_separable(operator.left, scan)
 
 
+def goes_by_images(shape: Shape) -> bool:
+    """Whether rows are stored as images of the source's have them: there may be one image of each row then."""
+    return isinstance(shape, KeyedRows) and _window(shape.root) is None
+
+
+def _window(root: Operator) -> Window | None:
+    """The window functions that all rows come out of, if they are in partitions."""
+    while isinstance(root, Project | PassThrough):
+        root = root.input
+    return root if isinstance(root, Window) and root.keys else None
+
+
 @dataclass(frozen=True, slots=True)
 class _DirectRows:
     shape: KeyedRows
@@ -79,19 +100,23 @@ class _DirectRows:
         shape = self.shape
         come = derived(self._identified(images.come), "n") if images.come else ""
         gone = derived(self._identified(images.gone), "d") if images.gone else ""
+        keys = derived(self._keys(images.gone), "d") if images.gone else ""
         columns = [f"n.{quote(name)}" for name in (ID.strip('"'), *shape.names)]
         if not gone:
             return f"{shape.insert(self.storage, select(columns, come))};"
         if not come:
-            return f"DELETE FROM {self.storage} AS s USING {gone} WHERE {shape.same('s', 'd')};"
+            return f"DELETE FROM {self.storage} AS s USING {keys} WHERE {shape.same('s', 'd')};"
         # Of a row that stays there are two images, which have its key.
         stays = {side: f"NOT EXISTS ({select([], side, where=[shape.same('n', 'd')])})" for side in (come, gone)}
         assignments = ", ".join(f"{quote(name)} = n.{quote(name)}" for name in shape.names)
-        others = f"""DELETE FROM {self.storage} AS s USING {gone} WHERE {shape.same("s", "d")} AND {stays[come]};
+        others = f"""DELETE FROM {self.storage} AS s USING {keys} WHERE {shape.same("s", "d")} AND {stays[come]};
             {shape.insert(self.storage, select(columns, come, where=[stays[gone]]))};"""
         if self._one_row_each:
             others = f"""GET DIAGNOSTICS __pgt_changed = ROW_COUNT;
-            IF __pgt_changed < (SELECT count(*) FROM {derived(images.come, "t")}) THEN
+            IF __pgt_rows > {FEW} THEN
+                __pgt_rows := (SELECT count(*) FROM {derived(images.come, "t")});
+            END IF;
+            IF __pgt_changed < __pgt_rows THEN
             {others}
             END IF;"""
         return f"""UPDATE {self.storage} AS s SET {assignments} FROM {come} WHERE {shape.same("s", "n")};
@@ -103,10 +128,73 @@ class _DirectRows:
         key = self.shape.root.row_key() or []
         return all(number == self.scan.number for number, _ in key)
 
+    def _keys(self, rows: str) -> str:
+        """The keys, with row ids, of the stored rows that images have made, and of others perhaps that are not stored.
+
+        Where they are columns of the source nothing has to be joined for that.
+        """
+        if not self.has_its_key:
+            return self._identified(rows)
+        fields = dict(self.shape.fields)
+        origins = [(key.name, fields[key.name].origin) for key in self.shape.key]
+        own = [f"t.{quote(origin[1])} AS {quote(name)}" for name, origin in origins if origin]
+        return self.shape.identified(select(own, derived(rows, "t")))
+
+    @property
+    def has_its_key(self) -> bool:
+        """Whether the key of a stored row is the source's, in columns of its own."""
+        fields = dict(self.shape.fields)
+        origins = [fields[key.name].origin for key in self.shape.key]
+        own = all(origin is not None and origin[0] == self.scan.number for origin in origins)
+        return own and self._one_row_each
+
     def _identified(self, rows: str) -> str:
         """The stored rows that images of the source's rows make, with their row ids."""
         root, shape = self.shape.root, self.shape
         return shape.identified(select(output_columns(shape.fields), derived(_over(root, self.scan, rows), "o")))
+
+
+@dataclass(frozen=True, slots=True)
+class _DirectPartitions(_DirectRows):
+    """Partitions of window functions are computed again, and compared by their rows' keys with what is stored.
+
+    A row of the source is one of the result, or none: what is stored and has the key of an image that has gone goes,
+    unless its partition has it now. What deltas need as well, the partitions as they were, is not computed.
+    """
+
+    window: Window
+
+    def statements(self, images: Images) -> str:
+        shape, plan = self.shape, Plan(frozenset())
+        keys = derived(self._keys(images.gone), "d") if images.gone else ""
+        target = plan.cte(plan.fresh("rows"), shape.identified(self._partitions(plan, images)))
+        update = shape.update(plan, self.storage, target)
+        if not images.come:
+            gone = f"DELETE FROM {self.storage} AS s USING {keys} WHERE {shape.same('s', 'd')};"
+            return f"{gone}\n            {plan.statement.text(f'SELECT count(*) FROM {update}')} INTO __pgt_changed;"
+        if images.gone:
+            stays = select([], f"{target} AS n", where=[shape.same("n", "d")])
+            where = f"{shape.same('s', 'd')} AND NOT EXISTS ({stays})"
+            plan.statement.modification(
+                "__pgt_deleted", f"DELETE FROM {self.storage} AS s USING {keys} WHERE {where} RETURNING 1"
+            )
+        inserted = shape.insert_missing(plan, self.storage, target)
+        return f"{plan.statement.text(f'SELECT count(*) FROM {inserted}')} INTO __pgt_changed;"
+
+    def _partitions(self, plan: Plan, images: Images) -> str:
+        """The rows that the touched partitions have now."""
+        window = self.window
+        rows = [
+            select(names(window.keys), derived(_over(window.input, self.scan, image), "i"))
+            for image in (images.come, images.gone)
+            if image
+        ]
+        touched = plan.cte(
+            plan.fresh("touched"), select(names(window.keys), derived(union_all(rows), "t"), distinct=True)
+        )
+        given = Input(window.columns, window.computed(plan, window.input_new(plan, window.at(touched))))
+        rows_now = substituted(self.shape.root, {window.node: given}).new(plan)
+        return select(output_columns(self.shape.fields), derived(rows_now, "o"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +254,9 @@ class _DirectGroups:
     def _added(self, changes: str, *, unless_zero: bool) -> str:
         """Add to the groups, in the order of their row ids, so that two transactions lock them in the same order."""
         shape, keys = self.shape, self.shape.aggregate.keys
-        # There is no stored row: all of `s` is NULL, and of its type.
-        source = f"{derived(self._sums(changes, unless_zero=unless_zero), 'd')} LEFT JOIN {self.storage} AS s ON FALSE"
+        # There is no stored row: all of `s` is NULL, and of its type, which PostgreSQL knows when it plans.
+        none = f"CROSS JOIN (SELECT (NULL::{self.storage}).*) AS s"
+        source = f"{derived(self._sums(changes, unless_zero=unless_zero), 'd')} {none}"
         merged = [f"{a.merge} AS {quote(a.name)}" for a in self._parts]
         alone = select([*(f"d.{shape.stored_as[key.name]} AS {quote(key.name)}" for key in keys), *merged], source)
         columns = [f"n.{quote(name)}" for name in (ID.strip('"'), *shape.names)]
@@ -177,7 +266,11 @@ class _DirectGroups:
         targets, found = ", ".join(quote(name) for name in others), [f"f.{quote(name)}" for name in others]
         together = select(found, derived(shape.finished(self._together()), "f"))
         insert = f"{shape.insert(f'{self.storage} AS s', rows)} ORDER BY 1"
-        return f"{insert} ON CONFLICT ({ID}) DO UPDATE SET ({targets}) = ({together})"
+        known = flat(together)
+        changed = f"({targets}) = ({together})"
+        if known is not None:
+            changed = ", ".join(f"{quote(name)} = {known[name]}" for name in others)
+        return f"{insert} ON CONFLICT ({ID}) DO UPDATE SET {changed}"
 
     def _together(self) -> str:
         """What a group is made of with the row that would have been inserted added to it."""

@@ -24,12 +24,10 @@ from sql.base.columns import WEIGHT, Source
 from sql.base.identity import SALT
 from sql.base.text import quote, select, union_all
 from sql.compile.compiled import Compiled
-from sql.immediate.direct import Images, direct, only_scan
+from sql.immediate.direct import FEW, Images, direct, goes_by_images, only_scan
+from sql.immediate.settings import Needs
 from sql.operators.captured_changes import net_changes
 from sql.storage import Groups, KeyedRows
-
-FEW = 100
-"""Changed rows up to which a statement has a plan of its own: PostgreSQL plans it for as many as it first meets."""
 
 W = quote(WEIGHT)
 
@@ -68,9 +66,13 @@ class Program:
     sources: tuple[SourceProgram, ...]
     left: str
     hold: str
+    formats: bool = True
+    """Whether what the query computes may depend on settings by which values are read and written as text."""
+    many: bool = True
+    """Whether it may join more tables than PostgreSQL looks through all orders of."""
 
 
-def program(compiled: Compiled, storage: str, pgt_id: int, salt: int) -> Program:
+def program(compiled: Compiled, storage: str, pgt_id: int, salt: int, needs: Needs) -> Program:
     """The program of a stream table: `storage` is its table, qualified and quoted, and `salt` that of its row ids.
 
     Raises NotDifferentiable where a statement would be too long.
@@ -84,6 +86,8 @@ def program(compiled: Compiled, storage: str, pgt_id: int, salt: int) -> Program
         ),
         writer.left(),
         writer.before(),
+        needs.formats,
+        needs.many,
     )
 
 
@@ -110,43 +114,61 @@ class _Writer:
         return Lock.ROWS if alone else Lock.WHOLE
 
     def after(self, source: Source) -> str:
-        """The body of the trigger function of a source."""
+        """The body of the trigger function of a source.
+
+        An expression takes a third of a microsecond, a statement two and more: what is most often so is asked for in
+        one, and a function's result is assigned, which is no statement.
+        """
         number = next(n for n, each in self.numbered.items() if each is source)
         return f"""#variable_conflict use_column
 DECLARE
-    __pgt_begun CONSTANT int := coalesce(nullif(current_setting('{self._begun}', true), ''), '1')::int;
-    __pgt_left CONSTANT text := coalesce(current_setting('{self._left}', true), '');
-    __pgt_maintenance CONSTANT text := coalesce(current_setting('pgtrickle.maintenance', true), '');
-    __pgt_named CONSTANT text := coalesce(current_setting('{self._named}', true), '');
     __pgt_path CONSTANT text := current_setting('search_path');
+    __pgt_maintenance CONSTANT text := coalesce(current_setting('pgtrickle.maintenance', true), '');
+    -- No other statement that changes a source is under way.
+    __pgt_alone boolean := current_setting('{self._begun}', true) = '1' AND tg_op <> 'TRUNCATE'
+        AND coalesce(current_setting('{self._left}', true), '') = ''
+        AND current_setting('transaction_isolation') = 'read committed';
+    __pgt_begun int;
+    __pgt_named boolean := coalesce(current_setting('{self._named}', true), '') <> '';
+    __pgt_cascades boolean;
+    __pgt_rows bigint;
     __pgt_changed bigint;
     __pgt_missing bigint;
+    __pgt_set text;
 BEGIN
-    {self._visible}
-    IF __pgt_begun < 1 THEN
-        PERFORM pgtrickle._raise_miscounted({self.pgt_id});
+    IF __pgt_alone THEN
+        __pgt_set := set_config('{self._begun}', '0', true);
+    ELSE
+        {self._visible}
+        __pgt_begun := coalesce(nullif(current_setting('{self._begun}', true), ''), '1')::int;
+        IF __pgt_begun < 1 THEN
+            PERFORM pgtrickle._raise_miscounted({self.pgt_id});
+        END IF;
+        __pgt_set := set_config('{self._begun}', (__pgt_begun - 1)::text, true);
+        __pgt_alone := __pgt_begun = 1 AND tg_op <> 'TRUNCATE'
+            AND coalesce(current_setting('{self._left}', true), '') = '';
     END IF;
-    PERFORM set_config('{self._begun}', (__pgt_begun - 1)::text, true);
-    IF __pgt_begun = 1 AND __pgt_named <> '' THEN
-        PERFORM set_config('{self._named}', '', true);
+    IF __pgt_named AND coalesce(__pgt_begun, 1) = 1 THEN
+        __pgt_set := set_config('{self._named}', '', true);
     END IF;
-    IF tg_op = 'TRUNCATE' THEN
-        PERFORM set_config('{self._left}', 'all', true);
-        INSERT INTO {self.put_down} (source) VALUES (-1);
-    ELSIF __pgt_begun = 1 AND __pgt_left = '' THEN
-        -- No other statement that changes a source is under way.
+    IF __pgt_alone THEN
 {self._by_event(lambda event: self._applied(source, event))}
     ELSE
-{self._by_event(lambda event: self._kept(source, event, number))}
-        IF found THEN
+        IF tg_op = 'TRUNCATE' THEN
+            __pgt_set := set_config('{self._left}', 'all', true);
             INSERT INTO {self.put_down} (source) VALUES (-1);
-            IF __pgt_left = '' THEN
-                PERFORM set_config('{self._left}', 'rows', true);
+        ELSE
+{self._by_event(lambda event: self._kept(source, event, number))}
+            IF found THEN
+                INSERT INTO {self.put_down} (source) VALUES (-1);
+                IF coalesce(current_setting('{self._left}', true), '') = '' THEN
+                    __pgt_set := set_config('{self._left}', 'rows', true);
+                END IF;
             END IF;
         END IF;
-    END IF;
-    IF __pgt_begun = 1 AND coalesce(current_setting('{self._left}', true), '') <> '' THEN
-        PERFORM {quote("pgtrickle_changes", f"immediate_{self.pgt_id}_left")}();
+        IF __pgt_begun = 1 AND coalesce(current_setting('{self._left}', true), '') <> '' THEN
+            PERFORM {quote("pgtrickle_changes", f"immediate_{self.pgt_id}_left")}();
+        END IF;
     END IF;
     {self._unspoilt}
     RETURN NULL;
@@ -159,16 +181,17 @@ DECLARE
     __pgt_changed bigint;
     __pgt_missing bigint;
     __pgt_maintenance CONSTANT text := coalesce(current_setting('pgtrickle.maintenance', true), '');
+    __pgt_set text;
 BEGIN
-    PERFORM set_config('pgtrickle.maintenance', 'on', true);
+    __pgt_set := set_config('pgtrickle.maintenance', 'on', true);
     IF current_setting('{self._left}', true) = 'all' THEN
         {self._emptied}{self._unsalted(self.compiled.immediate_full_sql(self.storage))};
     ELSE
         {self._apply_put_down()}
     END IF;
-    {self._done}
+    {self._done()}
     DELETE FROM {self.put_down} AS p WHERE p.source <> 0;
-    PERFORM set_config('{self._left}', '', true);
+    __pgt_set := set_config('{self._left}', '', true);
 END"""
 
     def _apply_put_down(self) -> str:
@@ -186,9 +209,25 @@ END"""
         return select([*columns, f"p.{W}"], f"{self.put_down} AS p", where=[f"p.source = {number}", *where])
 
     def before(self) -> str:
-        """The body of the trigger function of statements that may change what is read."""
-        lock = f"    {self.hold()}\n" if self.lock is Lock.WHOLE else ""
-        return f"BEGIN\n    PERFORM set_config('{self._named}', 'on', true);\n{lock}    RETURN NULL;\nEND"
+        """The body of the trigger function of statements that may change what is read.
+
+        Where it takes a lock it also counts those statements that it is called for whatever columns they name.
+        """
+        named = f"__pgt_set := set_config('{self._named}', 'on', true);"
+        if self.lock is Lock.ROWS:
+            return f"DECLARE\n    __pgt_set text;\nBEGIN\n    {named}\n    RETURN NULL;\nEND"
+        begun = f"(coalesce(nullif(current_setting('{self._begun}', true), ''), '0')::int + 1)::text"
+        return f"""DECLARE
+    __pgt_set text;
+BEGIN
+    IF tg_op = 'UPDATE' THEN
+        {named}
+    ELSE
+        __pgt_set := set_config('{self._begun}', {begun}, true);
+    END IF;
+    {self.hold()}
+    RETURN NULL;
+END"""
 
     def hold(self) -> str:
         """The statement that takes the lock of the whole stream table."""
@@ -246,31 +285,52 @@ END"""
         changes = self._transition(source, event)
         by_deltas = self._unsalted(self.compiled.immediate_sql(self.storage, {source.oid: changes}) + ";")
         statements = by_deltas if found is None else self._unsalted(found)
-        if found and event == "UPDATE" and isinstance(self.compiled.shape, KeyedRows):
+        whole, again = self.lock is Lock.WHOLE, False
+        if found and event == "UPDATE" and goes_by_images(self.compiled.shape):
             # A foreign key can update a row once more, in the same statement.
-            statements = f"IF EXISTS ({_CASCADES}) THEN {by_deltas}\nELSE\n{statements}\nEND IF;"
-        late = ""
-        if self.lock is Lock.WHOLE:
-            few = f"(SELECT count(*) FROM (SELECT FROM {_IMAGES[event][-1][0]} LIMIT {FEW + 1}) AS c) <= {FEW}"
-            statements = f"IF {few} THEN\n{statements}\nELSE\n{statements}\nEND IF;"
-            # Where no column was named that is read, a trigger of the user's may have changed one all the same.
-            late = f"            {self.hold()}\n" if event == "UPDATE" else ""
-        return f"""{self._skipped(source, event, None if found else changes)}{late}\
-            PERFORM set_config('pgtrickle.maintenance', 'on', true);
+            again = True
+            statements = f"IF __pgt_cascades THEN {by_deltas}\nELSE\n{statements}\nEND IF;"
+        done = self._done(statements)
+        if whole:
+            statements = f"IF __pgt_rows <= {FEW} THEN\n{statements}\nELSE\n{statements}\nEND IF;"
+        return f"""{self._skipped(source, event, None if found else changes, counted=whole or again)}\
+{self._cascading if again else ""}            __pgt_set := set_config('pgtrickle.maintenance', 'on', true);
             {statements}
-            {self._done}"""
+            {done}"""
 
-    def _skipped(self, source: Source, event: str, changes: str | None) -> str:
-        """Nothing more is done where nothing that is read has changed; the ``changes`` are looked for if given."""
-        conditions = [self._unread(source)] if event == "UPDATE" else []
-        if changes is not None:
-            rows = changes if event == "UPDATE" else f"SELECT FROM {_IMAGES[event][0][0]}"
-            conditions.append(f"NOT EXISTS ({rows})")
-        if not conditions:
-            return ""
-        return f"""            IF {" OR ".join(conditions)} THEN
+    def _skipped(self, source: Source, event: str, changes: str | None, *, counted: bool) -> str:
+        """Nothing more is done where nothing that is read has changed; the ``changes`` are looked for if given.
+
+        Rows are ``counted``, up to `FEW` and one more, where plans or what is done depend on their number.
+        """
+        parts = []
+        if event == "UPDATE":
+            parts.append(self._ended(self._unread(source), "NOT __pgt_named" if self.columns(source) else None))
+        if counted:
+            counted_rows = f"PERFORM FROM {_IMAGES[event][-1][0]} LIMIT {FEW + 1}"
+            parts.append(f"            {counted_rows};\n            GET DIAGNOSTICS __pgt_rows = ROW_COUNT;\n")
+            parts.append(self._ended("__pgt_rows = 0"))
+        if event == "UPDATE" and changes is not None:
+            parts.append(self._ended(f"NOT EXISTS ({changes})"))
+        if event == "UPDATE" and self.lock is Lock.WHOLE and self.columns(source):
+            # Where no column was named that is read, a trigger of the user's may have changed one all the same.
+            parts.append(f"            IF NOT __pgt_named THEN\n                {self.hold()}\n            END IF;\n")
+        return "".join(parts)
+
+    def _ended(self, condition: str, first: str | None = None) -> str:
+        """Nothing more is done on a condition, which is looked at if the ``first`` one, a cheaper one, is true."""
+        ended = f"""            IF {condition} THEN
                 {self._unspoilt}
                 RETURN NULL;
+            END IF;
+"""
+        return f"            IF {first} THEN\n{ended}            END IF;\n" if first else ended
+
+    @property
+    def _cascading(self) -> str:
+        """Whether a row may have been updated more than once."""
+        return f"""            IF __pgt_rows > 1 THEN
+                __pgt_cascades := EXISTS ({_CASCADES});
             END IF;
 """
 
@@ -285,18 +345,19 @@ END"""
             # What a foreign key updates in a statement that updates the table fires the triggers of that alone.
             _CASCADES,
         )
-        return " AND ".join(["__pgt_named = ''", *(f"NOT EXISTS ({other})" for other in others)])
+        return " AND ".join(f"NOT EXISTS ({other})" for other in others)
 
     def _direct(self, source: Source, images: Images) -> str | None:
         return direct(self.compiled, self.storage, self.pgt_id, source, images)
 
-    @property
-    def _done(self) -> str:
-        """After a statement: nobody may rely on a result that was not what it should have been."""
-        return f"""PERFORM set_config('pgtrickle.maintenance', __pgt_maintenance, true);
+    def _done(self, statements: str = "") -> str:
+        """After statements: nobody may rely on a result that was not what it should have been."""
+        missing = f"""
             IF __pgt_missing > 0 THEN
                 PERFORM pgtrickle._raise_missing({self.pgt_id}, __pgt_missing);
             END IF;"""
+        restored = "__pgt_set := set_config('pgtrickle.maintenance', __pgt_maintenance, true);"
+        return restored + (missing if not statements or "__pgt_missing" in statements else "")
 
     def _kept(self, source: Source, event: str, number: int) -> str:
         """Put the changes of a statement down."""

@@ -286,12 +286,16 @@ class Queries(Expressions):
     def _grouping(self, shape: str, columns: Columns) -> tuple[str, Columns]:
         """GROUP BY, and what can be spoken of afterwards: keys and aggregates."""
         keys: list[tuple[str, str]] = []
+        constants = set()
         if shape != "whole":
             for _ in range(self.pick([1, 1, 2]) if shape == "group" else 2):
                 name, kind = self.pick(columns)
                 if self.one_in(3):
                     expression = self.scalar(kind, columns, 1, plain=True)
                     name = name if expression in LITERALS[kind] else expression
+                elif shape == "sets" and self.one_in(8):
+                    name = f"coalesce({self.pick(LITERALS[kind])})"
+                    constants |= {name} if self.number(3) else set()  # used elsewhere it is refused
                 keys.append((name, kind))
         calls = [self.aggregate(columns) for _ in range(self.pick([1, 1, 2, 3]))]
         texts = [f"({text})" for text, _ in keys]
@@ -308,7 +312,8 @@ class Queries(Expressions):
             ]
         )
         grouping = (f"GROUPING({texts[0]}, {texts[1]})", "int")
-        return f" GROUP BY {form.format(*texts)}", (*keys, *calls, grouping)
+        shown = [key for key in keys if key[0] not in constants]
+        return f" GROUP BY {form.format(*texts)}", (*shown, *calls, grouping)
 
     def _positions(self, many: int) -> str:
         ways = ["", " DESC", " NULLS FIRST", " DESC NULLS LAST"]

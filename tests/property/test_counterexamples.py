@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
+from catalog.session import SqlError
+from catalog.values import RefreshMode
 from tests.property.changes import Step
 from tests.property.laboratory import Laboratory
 from tests.property.queries import Query
@@ -195,3 +199,32 @@ def test_window_call_with_filter_in_a_lateral_subquery_is_no_aggregate(laborator
         "DELETE FROM a WHERE k = 1",
         kinds="int int",
     )
+
+
+@pytest.mark.parametrize("mode", RefreshMode)
+@pytest.mark.parametrize(
+    "columns", ["{key} AS c0, {key} AS c1", "{key} AS c0, id AS c1", "GROUPING({key}) AS c0, id AS c1"]
+)
+def test_grouping_sets_by_a_constant(laboratory: Laboratory, columns: str, mode: RefreshMode) -> None:
+    key = "length('x'::text)"
+    text = f"SELECT {columns.format(key=key)} FROM a GROUP BY ROLLUP (({key}), (id))"
+    query = Query(text, (("c0", "int"), ("c1", "int")))
+    refused = not columns.startswith("GROUPING") and mode in (RefreshMode.DIFFERENTIAL, RefreshMode.IMMEDIATE)
+    changes = ["INSERT INTO a (id) VALUES (3)", "DELETE FROM a WHERE id < 3", "DELETE FROM a"]
+
+    async def run() -> None:
+        await laboratory.reset(CLASSIC, ["INSERT INTO a (id) VALUES (1), (2)"])
+        if refused:
+            with pytest.raises(SqlError, match="a constant in grouping sets that is used elsewhere") as error:
+                await laboratory.create("st0", query, mode, refusable=False)
+            assert error.value.sqlstate == "0A000" and error.value.hint
+            return
+        table = await laboratory.create("st0", query, mode)
+        for change in changes:
+            if mode is RefreshMode.IMMEDIATE:
+                await laboratory.change([Step(1, change)])
+            else:
+                assert await laboratory.run(1, change)
+                assert await laboratory.refresh(0, table) is not None
+
+    laboratory.do(run())

@@ -310,7 +310,7 @@ def test_nobody_else_calls_or_attaches_them_or_writes_what_is_put_down(
         f"SELECT pgtrickle._install_immediate({n}, '{{}}')",
         f"SELECT pgtrickle._drop_immediate({n}, '{{}}', '{{}}')",
         "SELECT pgtrickle._leave_immediate_without_rights(true)",
-        "SELECT pgtrickle._write_immediate_function('x', 'trigger', 'BEGIN END', 10, true)",
+        "SELECT pgtrickle._write_immediate_function('x', 'trigger', 'BEGIN END', 10, '')",
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             bob.execute(attack.encode())

@@ -71,13 +71,14 @@ END $$;
 
 
 -- Refuses DML on a stream table by anybody but a refresh.
+-- It runs in each statement of a refresh, and of IMMEDIATE mode: a SET clause would cost more than all else in it.
 CREATE OR REPLACE FUNCTION pgtrickle._guard() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql AS $$
 BEGIN
-    IF current_setting('pgtrickle.maintenance', true) IS DISTINCT FROM 'on' THEN
-        RAISE EXCEPTION USING ERRCODE = '42809',
-            MESSAGE = format('cannot change stream table "%s"', TG_TABLE_NAME),
-            HINT = 'Change the tables its query reads; pgtrickle.refresh_stream_table() brings it up to date.';
+    IF coalesce(pg_catalog.current_setting('pgtrickle.maintenance', true), '') OPERATOR(pg_catalog.<>) 'on' THEN
+        RAISE EXCEPTION USING ERRCODE := '42809',
+            MESSAGE := pg_catalog.format('cannot change stream table "%s"', TG_TABLE_NAME),
+            HINT := 'Change the tables its query reads; pgtrickle.refresh_stream_table() brings it up to date.';
     END IF;
     RETURN NULL;
 END $$;

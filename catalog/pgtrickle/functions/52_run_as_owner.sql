@@ -10,14 +10,21 @@ REVOKE ALL ON SCHEMA pgtrickle_roles FROM PUBLIC;
 -- The SET clauses of functions that run parts of a query, so that they do the same in every session.
 CREATE OR REPLACE FUNCTION pgtrickle._pinned_clauses() RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT $set$
-        SET search_path = pg_catalog, pg_temp
-        SET row_security = off
+    SELECT pgtrickle._rights_clauses() || $set$
         SET datestyle = 'ISO, YMD'
         SET timezone = 'UTC'
         SET intervalstyle = 'postgres'
         SET extra_float_digits = 1
         SET bytea_output = 'hex' $set$
+$$;
+
+
+-- Those of them by which a function does what it is meant to do, and no more.
+CREATE OR REPLACE FUNCTION pgtrickle._rights_clauses() RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT $set$
+        SET search_path = pg_catalog, pg_temp
+        SET row_security = off $set$
 $$;
 
 

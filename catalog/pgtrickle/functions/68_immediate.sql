@@ -233,16 +233,16 @@ EXCEPTION WHEN lock_not_available THEN
 END $$;
 
 
--- A function of a stream table's, with the rights of its owner: a trigger function, or one that trigger functions call.
-CREATE OR REPLACE FUNCTION pgtrickle._write_immediate_function(name text, returns text, body text, owner oid, joins boolean) RETURNS void
+-- A function of a stream table's, with the rights of its owner and these settings: a trigger function, or one that trigger functions call.
+DROP FUNCTION IF EXISTS pgtrickle._write_immediate_function(text, text, text, oid, boolean);  -- of an earlier version
+CREATE OR REPLACE FUNCTION pgtrickle._write_immediate_function(name text, returns text, body text, owner oid, clauses text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     is_trigger boolean := returns = 'trigger';
     signature text := format('%I.%I()', CASE WHEN is_trigger THEN 'pgtrickle_roles' ELSE 'pgtrickle_changes' END, name);
 BEGIN
     EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS %s LANGUAGE plpgsql VOLATILE %s AS %L',
-                   signature, returns, CASE WHEN is_trigger THEN 'SECURITY DEFINER ' || pgtrickle._pinned_clauses() ELSE '' END
-                                       || CASE WHEN joins THEN pgtrickle._planning_clauses() || 'SET enable_mergejoin = off SET jit = off' ELSE '' END, body);
+                   signature, returns, CASE WHEN is_trigger THEN 'SECURITY DEFINER ' ELSE '' END || clauses, body);
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', signature);
     IF is_trigger THEN
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, current_user);
@@ -251,7 +251,7 @@ BEGIN
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, pg_get_userbyid(owner));
     END IF;
 END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._write_immediate_function(text, text, text, oid, boolean) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._write_immediate_function(text, text, text, oid, text) FROM PUBLIC;
 
 
 -- At the end of a transaction: raises 55000 if it has put changes down that were not applied. That is so if it has changed what counts its
@@ -307,12 +307,17 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._write_immediate_table(bigint, jsonb, oid) 
 
 
 -- A statement that changes a source begins: count it, until the trigger after it counts it down.
+-- It runs before each statement: qualified names cost nothing, a SET clause or a PERFORM as much as all else in it.
 CREATE OR REPLACE FUNCTION pgtrickle._begin_immediate() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
-    counter CONSTANT text := 'pgtrickle.begun_' || tg_argv[0];
+    counter CONSTANT pg_catalog.text := 'pgtrickle.begun_' OPERATOR(pg_catalog.||) tg_argv[0];
+    begun pg_catalog.text := coalesce(pg_catalog.current_setting(counter, true), '');
 BEGIN
-    PERFORM set_config(counter, (coalesce(nullif(current_setting(counter, true), ''), '0')::int + 1)::text, true);
+    IF begun OPERATOR(pg_catalog.=) '' THEN
+        begun := '0';
+    END IF;
+    begun := pg_catalog.set_config(counter, (begun::pg_catalog.int4 OPERATOR(pg_catalog.+) 1)::pg_catalog.text, true);
     RETURN NULL;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._begin_immediate() FROM PUBLIC;
@@ -332,7 +337,7 @@ BEGIN
     FOR t IN SELECT * FROM pgtrickle._immediate_triggers(pgt_id) n
              WHERE n.event IS NOT NULL OR n.part = 'begin' OR n.part = 'hold' AND (holds OR named IS NOT NULL) LOOP
         EXECUTE format('CREATE OR REPLACE TRIGGER %I %s ON %s %s FOR EACH STATEMENT EXECUTE FUNCTION %s', t.name,
-            CASE t.part WHEN 'begin' THEN 'BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE'
+            CASE t.part WHEN 'begin' THEN CASE WHEN holds THEN 'BEFORE UPDATE' ELSE 'BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE' END
                         WHEN 'hold' THEN 'BEFORE ' || concat_ws(' OR ', CASE WHEN holds THEN 'INSERT OR DELETE OR TRUNCATE' END,
                                                                 'UPDATE OF ' || named)
                         ELSE 'AFTER ' || t.event END,
@@ -485,7 +490,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._drop_unused_immediate() FROM PUBLIC;
 
 
 -- Have triggers maintain a stream table from now on: {"lock", "sources": [{"oid", "number", "columns", "body"}], "left", "hold"} are the
--- bodies of functions, which run with the rights of its owner. The caller has locked the sources, and the stream table holds what
+-- bodies of functions, which run with the rights of its owner, {"formats", "many"} what settings they need. The caller has locked the sources, and the stream table holds what
 -- its query gives. Its sources are no longer captured for it: who looks after captures ends those that nobody needs, in a transaction that
 -- has no lock on them yet. A stronger lock than the one held here could deadlock with whoever creates another stream table.
 CREATE OR REPLACE FUNCTION pgtrickle._install_immediate(pgt_id bigint, program jsonb) RETURNS void
@@ -494,6 +499,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     owner oid := pgtrickle._owner_of(pgt_id);
     holds boolean := program->>'lock' = 'whole';
+    planning CONSTANT text := pgtrickle._planning_clauses() || 'SET enable_mergejoin = off SET jit = off';
     relations CONSTANT oid[] := ARRAY(SELECT r.relation FROM pgtrickle._immediate_relations(pgt_id) r ORDER BY 1);
     relation oid;
     s record;
@@ -506,8 +512,8 @@ BEGIN
     PERFORM pgtrickle._drop_immediate(
         pgt_id, ARRAY(SELECT t.name FROM pgtrickle._immediate_triggers(pgt_id) t), relations);
     PERFORM pgtrickle._write_immediate_table(pgt_id, program->'sources', owner);
-    PERFORM pgtrickle._write_immediate_function(format('immediate_%s_left', pgt_id), 'void', program->>'left', owner, true);
-    PERFORM pgtrickle._write_immediate_function(format('immediate_%s_hold', pgt_id), 'trigger', program->>'hold', owner, false);
+    PERFORM pgtrickle._write_immediate_function(format('immediate_%s_left', pgt_id), 'void', program->>'left', owner, planning);
+    PERFORM pgtrickle._write_immediate_function(format('immediate_%s_hold', pgt_id), 'trigger', program->>'hold', owner, pgtrickle._rights_clauses());
     FOR s IN SELECT (e->>'oid')::oid AS source, (e->>'number')::int AS number, e->>'body' AS body,
                     ARRAY(SELECT jsonb_array_elements_text(e->'columns')) AS columns
              FROM jsonb_array_elements(program->'sources') AS e ORDER BY 1 LOOP
@@ -515,7 +521,11 @@ BEGIN
                        WHERE d.pgt_id = pgt_id AND d.source_relid = s.source AND d.source_type <> 'VIEW') THEN
             RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('stream table with ID %s does not read %s', pgt_id, s.source);
         END IF;
-        PERFORM pgtrickle._write_immediate_function(format('immediate_%s_%s', pgt_id, s.number), 'trigger', s.body, owner, holds);
+        PERFORM pgtrickle._write_immediate_function(
+            format('immediate_%s_%s', pgt_id, s.number), 'trigger', s.body, owner,
+            CASE WHEN (program->>'formats')::boolean THEN pgtrickle._pinned_clauses() ELSE pgtrickle._rights_clauses() END
+            || CASE WHEN NOT holds THEN ''
+                    WHEN (program->>'many')::boolean THEN planning ELSE 'SET enable_mergejoin = off SET jit = off' END);
         FOREACH relation IN ARRAY pgtrickle._relations(s.source) LOOP
             PERFORM pgtrickle._write_immediate_triggers(pgt_id, relation, s.number, s.columns, holds);
             IF (SELECT c.relkind FROM pg_class c WHERE c.oid = s.source) = 'p' THEN

@@ -383,6 +383,36 @@ def test_writers_of_different_groups_do_not_wait_for_each_other(theatre: Theatre
     assert not any(outcome.errors for outcome in outcomes)
 
 
+def test_groups_changed_in_opposite_orders_deadlock_and_one_of_the_two_goes_on(theatre: Theatre) -> None:
+    SCENARIOS["groups crossed"] = Scenario(
+        {"st": SUMS},
+        (
+            ("INSERT INTO t VALUES (10, 1, 1)", "INSERT INTO t VALUES (11, 2, 1)"),
+            ("INSERT INTO t VALUES (20, 2, 1)", "INSERT INTO t VALUES (21, 1, 1)"),
+        ),
+    )
+    errors = [outcome.errors for outcome in theatre.play("groups crossed", [(RC, RC)], 2)]
+    assert {len(found) for found in errors} == {0, 1}
+    assert all(error.startswith(DEADLOCK) for found in errors for error in found.values())
+
+
+def test_groups_changed_by_one_statement_are_locked_in_one_order(theatre: Theatre) -> None:
+    SCENARIOS["groups together"] = Scenario(
+        {"st": SUMS, "top": "SELECT g, max(v) AS most FROM t GROUP BY g"},
+        (
+            (
+                "INSERT INTO t VALUES (10, 1, 1), (11, 2, 1), (12, 3, 1)",
+                "UPDATE t SET v = v + 1 WHERE id IN (10, 11, 12)",
+            ),
+            (
+                "INSERT INTO t VALUES (20, 3, 1), (21, 2, 1), (22, 1, 1)",
+                "UPDATE t SET v = v + 1 WHERE id IN (20, 21, 22)",
+            ),
+        ),
+    )
+    assert not any(outcome.errors for outcome in theatre.play("groups together", [(RC, RC)], 2))
+
+
 @pytest.mark.parametrize("name", ["one row", "duplicates", "inner join", "one group"])
 def test_writers_of_what_is_maintained_together_wait_for_each_other(theatre: Theatre, name: str) -> None:
     assert waits(theatre.play(name, [(RC, RC)], 1)) == {0, 1}

@@ -51,6 +51,12 @@ QUERIES = {
     " ORDER BY count(*)) AS r FROM item GROUP BY ROLLUP (grp, val)",
     "records alone": "SELECT count(*) AS n, ROW(grp, val)::text AS r, grouping(ROW(grp, val)) AS g"
     " FROM item GROUP BY ROW(grp, val)",
+    "constants": "SELECT grp, 7 AS c, grouping(length('x'::text), 'y'::text) AS g,"
+    " count(*) AS n, sum(length('x'::text)) AS s FROM item GROUP BY CUBE (length('x'::text), grp), ROLLUP ('y'::text)",
+    "constant in all sets": "SELECT grp, length('x'::text) + 1 AS x, length('x'::text) AS y, count(*) AS n FROM item"
+    " GROUP BY length('x'::text), ROLLUP (grp)",
+    "constant of a subquery": "SELECT d.c, d.c + 1 AS x, count(*) AS n FROM (SELECT grp, 1 AS c FROM item) d"
+    " GROUP BY ROLLUP (d.c, d.grp) HAVING d.c IS NULL OR count(*) > 1",
     "primary key": "SELECT id, label, count(*) AS n FROM item GROUP BY id, ROLLUP (grp)",
 }
 

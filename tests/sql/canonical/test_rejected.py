@@ -18,6 +18,22 @@ TAG = Source(
 )
 
 
+KEY = "length('x'::text)"
+CONSTANTS = [
+    f"SELECT {KEY} AS x, {KEY} AS y FROM public.item GROUP BY ROLLUP ({KEY}, id)",
+    f"SELECT {KEY} AS x, id AS y FROM public.item GROUP BY ROLLUP ({KEY}, id)",
+    f"SELECT id AS x, ({KEY} + 1) AS y FROM public.item GROUP BY ROLLUP ({KEY}, id)",
+    f"SELECT id AS x, count(*) AS y FROM public.item GROUP BY CUBE ({KEY}, id) HAVING ({KEY} IS NULL)",
+    f"SELECT id AS x, lag({KEY}) OVER (ORDER BY id) AS y FROM public.item GROUP BY ROLLUP ({KEY}, id)",
+    f"SELECT {KEY} AS x, id AS y FROM public.item GROUP BY ROLLUP ({KEY}, id) ORDER BY {KEY}, id LIMIT 3",
+    "SELECT COALESCE(1, val) AS x, (COALESCE(1, val) + 1) AS y FROM public.item GROUP BY ROLLUP (COALESCE(1, val))",
+    "SELECT public.one(val) AS x, public.one(val) AS y FROM public.item GROUP BY ROLLUP (public.one(val))",
+    "SELECT ( SELECT max(i.id) AS max FROM public.item i) AS x, ( SELECT max(i.id) AS max FROM public.item i) AS y"
+    " FROM public.item GROUP BY ROLLUP (( SELECT max(i.id) AS max FROM public.item i))",
+]
+"""PostgreSQL has NULL for the key in one of the places alone, if at all."""
+
+
 @pytest.mark.parametrize(
     ("query", "construct"),
     [
@@ -32,6 +48,7 @@ TAG = Source(
         ),
         ("SELECT ctid FROM public.item", 'reference "ctid"'),
         ("SELECT id FROM ONLY public.item", "FROM ONLY"),
+        *((query, "a constant in grouping sets that is used elsewhere") for query in CONSTANTS),
         ("SELECT id FROM public.elsewhere", 'relation "public.elsewhere"'),
         ("SELECT DISTINCT note FROM public.tag", "DISTINCT of type json"),
         ("SELECT id FROM public.item WHERE (id IN ( SELECT", "syntax that the compiler does not know"),

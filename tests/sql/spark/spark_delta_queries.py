@@ -65,6 +65,8 @@ QUERIES: dict[str, str] = {
     " WHERE i.val > (SELECT min(t.rank) FROM tag t WHERE t.grp = i.grp)",
     "scalar subquery": "SELECT i.id, (SELECT max(k.rate) FROM kind k WHERE k.code <= i.val) AS r FROM item i",
     "grouping sets": "SELECT grp, val, count(*) AS n, sum(amount) AS s FROM item GROUP BY ROLLUP (grp, val)",
+    "grouping sets by a constant": "SELECT grouping(length('x'::text)) AS x, val, count(*) AS n FROM item"
+    " GROUP BY ROLLUP (length('x'::text), val)",
     "distinct on": "SELECT DISTINCT ON (grp) grp, id, label FROM item ORDER BY grp, val DESC, id",
     "window": "SELECT id, row_number() OVER (PARTITION BY grp ORDER BY val, id) AS r,"
     " sum(val) OVER (PARTITION BY grp) AS s FROM item",
