@@ -26,6 +26,7 @@ import structlog
 import uvloop
 
 from engine.compile import pool
+from engine.publish.places import Places
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.requests.requests import Loader
 from engine.service import Engine, Maintenance
@@ -194,6 +195,7 @@ async def _run(
             storage.database,
             loader=parts.loader,
             mirror_maintenance_for=parts.mirror_maintenance_for,
+            places=Places((data.path,)),
         )
         stack.push_async_callback(_stop, engine.stop, parts.stop)
         await engine.start()
