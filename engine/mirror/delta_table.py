@@ -260,7 +260,12 @@ class Location:
         self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], metadata: Mapping[str, Any], mark: Mark
     ) -> DeltaTable:
         """Make the table, where there is none. Raises WriteConflict, StorageFailed."""
-        return self._write(self.uri, pa.RecordBatchReader.from_batches(schema, batches), "error", metadata, mark)
+        try:
+            return self._write(self.uri, pa.RecordBatchReader.from_batches(schema, batches), "error", metadata, mark)
+        except DeltaError as error:
+            if "already exists" in str(error):
+                raise WriteConflict(str(error)) from error
+            raise
 
     def merge(
         self, base: Committed, changes: pa.Table, key: str, gone: str, metadata: Mapping[str, Any], mark: Mark

@@ -82,7 +82,7 @@ def finite(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def infinite_column(rows: pa.Table | pa.RecordBatch) -> str | None:
-    """A column with a date or timestamp that is infinite, for which only we would know what stands; None without any."""
+    """A column with an infinite date or timestamp, which nobody else could tell from a finite one; None without any."""
     for column in rows.schema:
         if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
             values = rows[column.name]

@@ -188,9 +188,10 @@ class Publishing:
         gap = await connection.fetchval(_GAP_SQL, here.publication_id)
         if gap is not None:
             raise Interrupted(gap)
-        if images is None or truncations(images) or infinite_column(images) is not None:
+        known = [(int(xid), *rest) for xid, *rest in refreshes]
+        steps = None if images is None else await asyncio.to_thread(_steps, images, known, position, snapshot, state)
+        if steps is None:
             return await self._replace(connection, found, position.followed)
-        steps = _steps(images, [(int(xid), *rest) for xid, *rest in refreshes], position, snapshot, state)
         published, as_of = found, None
         for step in steps:
             published = await asyncio.to_thread(self._commit, published, step)
@@ -253,11 +254,14 @@ def _steps(
     position: Position,
     snapshot: PgSnapshot,
     state: _State,
-) -> list[_Step]:
+) -> list[_Step] | None:
     """The commits that bring the images, each of a transaction (xid, frontier, data_timestamp) of `refreshes`.
 
-    If one of them is of another transaction they are one commit.
+    If one of them is of another transaction they are one commit. None where the table was truncated, or there is or was
+    a value that Delta does not hold.
     """
+    if truncations(images) or infinite_column(images) is not None:
+        return None
     if position.also:
         images = images.filter(pc.invert(pc.is_in(images[XID], value_set=pa.array(sorted(position.also), pa.int64()))))
     changed = set(pc.unique(images[XID]).to_pylist())

@@ -13,19 +13,31 @@ from sql.errors import NotExpressible
 FORMAT = "delta"
 
 
-async def publish(session: RequestSession, name: str, location: str, search_path: str, places: Places) -> None:
+async def publish(session: RequestSession, name: str, location: str | None, search_path: str, places: Places) -> None:
     """Publish a stream table of the session's user at a location that is empty.
 
     Raises SqlError 42P01, 0A000 for what is no stream table or has a column that Delta has not, 42501, 22023, 55006 if
     there is something at the location, 58030 if it cannot be read.
     """
     pgt_id = await _stream_table(session, name, search_path)
+    if not isinstance(location, str):
+        raise SqlError("22023", "malformed publish request")
     uri = places.checked(location)
     ((text,),) = await session.fetch(
         "SELECT pgtrickle._publish($1::bigint, $2::text, $3::text)::text", pgt_id, FORMAT, uri
     )
     check_installed()
     await asyncio.to_thread(_check_storable, name, json.loads(text), uri)
+
+
+async def unpublish(session: RequestSession, name: str, location: str | None, search_path: str) -> None:
+    """End a stream table's publications, or the one at a location. Raises SqlError 42P01, 42501, 42704."""
+    await session.fetch(
+        "SELECT pgtrickle._unpublish(pgtrickle._resolve($1::text, $3::text), $1::text, $2::text)::text",
+        name,
+        location,
+        search_path,
+    )
 
 
 async def _stream_table(session: RequestSession, name: str, search_path: str) -> int:

@@ -24,7 +24,7 @@ from engine.requests.create import check_immediate, create, creation_target, dro
 from engine.requests.diamonds import settle_diamond
 from engine.requests.extensions import Installer, carry_out_extension
 from engine.requests.immediate import awaits_triggers, end_immediate, enter_if_possible, leave_immediate
-from engine.requests.publish import publish
+from engine.requests.publish import publish, unpublish
 from engine.requests.redefine import is_query, redefine
 from engine.requests.repair import CaptureBroken, must_be_repaired, reasons, repair
 from engine.requests.statements import carry_out_statement
@@ -623,7 +623,11 @@ async def _statement(session: RequestSession, request: Request, _: Means) -> Non
 
 async def _publish(session: RequestSession, request: Request, means: Means) -> None:
     arguments = request.arguments
-    await publish(session, arguments["name"], arguments["location"], request.search_path, means.places)
+    name, location = arguments["name"], arguments.get("location")
+    if arguments.get("ends"):
+        await unpublish(session, name, location, request.search_path)
+    else:
+        await publish(session, name, location, request.search_path, means.places)
 
 
 async def _extension(session: RequestSession, request: Request, means: Means) -> None:
@@ -639,8 +643,8 @@ KINDS: dict[RequestKind, RequestHandling] = {
     RequestKind.RETAIN: RequestHandling(_as_requester(retain), expects=True),
     RequestKind.PUBLISH: RequestHandling(
         _publish,
-        "stream tables are published on connections through the server only",
-        texts=("name", "location"),
+        "publications begin and end on connections through the server only",
+        plain=True,
         expects=True,
     ),
     RequestKind.COPY: RequestHandling(

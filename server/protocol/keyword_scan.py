@@ -101,12 +101,12 @@ _RETAIN = re.compile(rb"\bretain\b\s{0,64}+(?:history\b|/\*|--|\s)")
 # Where a statement can begin, or behind FOR of a DECLARE, and followed by what can be subscribed to.
 _SUBSCRIBE = re.compile(rb'(?:^|[\0;(/\r\n]|\bfor\b)\s{0,64}+(?:\s|subscribe\s{0,64}+(?:["(a-z_/\x80-\xff\s]|--))')
 _REQUEST = re.compile(rb"(?:create|replace|if_not_exists|drop|alter|refresh|resume)_stream_table")
-_PUBLISH = re.compile(rb'\bpublish"?\s{0,64}+(?:\(|/\*|--|\s)')
+_PUBLISH = re.compile(rb'\b(?:un)?publish"?\s{0,64}+(?:\(|/\*|--|\s)')
 _DATABASE = re.compile(rb"\bdatabase\b")
 _STDIN = re.compile(rb"\bstdin\b")
 _DEFINITION = re.compile(rb"\b(?:create|alter|prepare)\b")
 _CALL = re.compile(
-    rb"(?:create|replace|if_not_exists|drop|alter|refresh|resume)_stream_table|retain_history|\bpublish\b"
+    rb"(?:create|replace|if_not_exists|drop|alter|refresh|resume)_stream_table|retain_history|\b(?:un)?publish\b"
 )
 
 _FORMS = (

@@ -16,10 +16,13 @@ BEGIN
 END $$;
 
 
--- End the publication of a stream table, at one location or at all. The files stay. Raises 42704 if there is none.
+-- End the publication of a stream table, at one location or at all. The files stay. A request that the engine carries out. Raises 42704
+-- if there is none.
 CREATE OR REPLACE FUNCTION pgtrickle.unpublish(name text, location text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pgtrickle._unpublish(pgtrickle._resolve(name, pg_catalog.current_setting('search_path')), name, location);
+    PERFORM pgtrickle._check_name(name);
+    PERFORM pgtrickle._request('publish', pg_catalog.jsonb_build_object('name', name, 'location', location, 'ends', true),
+        pg_catalog.current_setting('search_path'));
 END $$;
 
 

@@ -443,6 +443,7 @@ STATEMENTS = {
     "select pgtrickle.drop_stream_table('x')": Keyword.REQUEST,
     "call retain_history('x')": Keyword.REQUEST,
     "select pgtrickle.publish('t', 'delta', '/lake/t')": Keyword.REQUEST,
+    "select pgtrickle.unpublish('t')": Keyword.REQUEST,
     "copy t from 's3://lake/t.csv'": Keyword.LOAD,
     "alter extension pgque update": Keyword.LOAD,
     "create source s from load generator counter": Keyword.LOAD,
