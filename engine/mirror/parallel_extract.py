@@ -115,12 +115,15 @@ async def extract(
     snapshot: Snapshot,
     columns: Mapping[str, str],
     consume: Callable[[pa.Schema, Iterator[pa.RecordBatch]], T],
+    *,
+    certain: bool = False,
 ) -> T:
     """Give all rows of a source as of a snapshot to `consume`, which runs in a thread.
 
     `connection` is in a transaction with that snapshot, and has locked the source. What `consume` was given is to be
-    believed only when this has returned. Raises pyarrow.ArrowInvalid where a value does not fit its type, SqlError
-    40001, NotExpressible, asyncpg.PostgresError, and what `consume` raises.
+    believed only when this has returned, unless it is to be `certain`: then it comes to the end of the rows only when
+    it is known that they are the source's, and meets an error otherwise. Raises pyarrow.ArrowInvalid where a value does
+    not fit its type, SqlError 40001, NotExpressible, asyncpg.PostgresError, and what `consume` raises.
     """
     schema = arrow_schema(columns, source.name)
     work = await tables(connection, source, columns)
@@ -150,7 +153,7 @@ async def extract(
         await _check_not_rewritten(own, source)
         return taken
 
-    if len(work.oids) == 1:
+    if len(work.oids) == 1 and not certain:
         (result,) = await copy(connection, lambda batches: consume(schema, given(batches)))
         return result
     reader = asyncio.ensure_future(asyncio.to_thread(channel.consumed, lambda batches: consume(schema, batches)))

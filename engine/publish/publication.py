@@ -162,9 +162,9 @@ class Publishing:
                     raise (failure[0] if failure else error) from error
 
             try:
-                table = await extract(
-                    self.connected.another, connection, source, Snapshot("0", str(snapshot)), state.columns, write
-                )
+                seen = Snapshot("0", str(snapshot))
+                connect, columns = self.connected.another, state.columns
+                table = await extract(connect, connection, source, seen, columns, write, certain=True)
             except pa.ArrowInvalid as error:
                 raise _unpublishable(error, list(state.columns)) from error
         published = Published(table, number, position)

@@ -45,7 +45,7 @@ _KEEPING = Keeping(
     RETENTION_HOURS,
 )
 
-_PATIENCE = {"connect_timeout": "5s", "timeout": "20s", "max_retries": "2", "retry_timeout": "20s"}
+_PATIENCE = {"connect_timeout": "5s", "timeout": "15s", "max_retries": "1", "retry_timeout": "15s"}
 """A store that does not answer is given up soon, and tried again later."""
 
 

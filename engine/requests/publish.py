@@ -22,6 +22,7 @@ async def publish(session: RequestSession, name: str, location: str | None, sear
     pgt_id = await _stream_table(session, name, search_path)
     if not isinstance(location, str):
         raise SqlError("22023", "malformed publish request")
+    await session.fetch("SELECT pgtrickle._check_publisher($1::bigint)::text", pgt_id)
     uri = places.checked(location)
     ((text,),) = await session.fetch(
         "SELECT pgtrickle._publish($1::bigint, $2::text, $3::text)::text", pgt_id, FORMAT, uri

@@ -57,21 +57,30 @@ $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._publisher_obstacle(oid, bigint) FROM PUBLIC;
 
 
+-- Raises 42501 unless the caller may publish a stream table.
+CREATE OR REPLACE FUNCTION pgtrickle._check_publisher(pgt_id bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    obstacle text;
+BEGIN
+    PERFORM pgtrickle._owner_of(_check_publisher.pgt_id);
+    obstacle := pgtrickle._publisher_obstacle(pgtrickle._caller(), _check_publisher.pgt_id);
+    IF obstacle IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = obstacle,
+            HINT = 'What is published is written with the rights of the server: GRANT pg_write_server_files TO the role.';
+    END IF;
+END $$;
+
+
 -- Note that the caller publishes a stream table at a location; the columns that are published (_published_columns). The engine has
 -- checked the location. Raises 42501; 42710 if something is published there.
 CREATE OR REPLACE FUNCTION pgtrickle._publish(pgt_id bigint, format text, location text) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     id bigint;
-    obstacle text;
 BEGIN
     PERFORM pgtrickle._check_publication(_publish.format, _publish.location);
-    PERFORM pgtrickle._owner_of(_publish.pgt_id);
-    obstacle := pgtrickle._publisher_obstacle(pgtrickle._caller(), _publish.pgt_id);
-    IF obstacle IS NOT NULL THEN
-        RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = obstacle,
-            HINT = 'What is published is written with the rights of the server: GRANT pg_write_server_files TO the role.';
-    END IF;
+    PERFORM pgtrickle._check_publisher(_publish.pgt_id);
     INSERT INTO pgtrickle.pgt_published (pgt_id, format, location, publisher, cluster)
     VALUES (_publish.pgt_id, _publish.format, _publish.location, pgtrickle._caller(), pgtrickle._cluster())
     ON CONFLICT DO NOTHING RETURNING publication_id INTO id;
