@@ -121,16 +121,13 @@ async def extract(
     """Give all rows of a source as of a snapshot to `consume`, which runs in a thread.
 
     `connection` is in a transaction with that snapshot, and has locked the source. What `consume` was given is to be
-    believed only when this has returned, unless it is to be `certain`: then it comes to the end of the rows only when
-    it is known that they are the source's, and meets an error otherwise. Raises pyarrow.ArrowInvalid where a value does
-    not fit its type, SqlError 40001, NotExpressible, asyncpg.PostgresError, and what `consume` raises.
+    believed only when this has returned, or, if it is to be `certain`, when it has come to an end. Raises
+    pyarrow.ArrowInvalid where a value does not fit its type, SqlError 40001, NotExpressible, and what `consume` raises.
     """
     schema = arrow_schema(columns, source.name)
     work = await tables(connection, source, columns)
     read_schema, blank = schema if columns else pa.schema([(PRESENCE, pa.string())]), padded(columns)
-    progress = _Progress(source.name, work.rows)
-    channel = _Channel()
-    todo = iter(work.oids)
+    progress, channel, todo = _Progress(source.name, work.rows), _Channel(), iter(work.oids)
 
     def given(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
