@@ -9,7 +9,7 @@ from deltalake.exceptions import DeltaError
 from catalog.session import SqlError
 from engine.mirror.arrow_copy import PipeBroken
 from engine.mirror.delta_table import StorageFailed, WriteConflict
-from engine.mirror.source import Connect, connections
+from engine.mirror.source import Connections
 from engine.publish.net import Unpublishable
 from engine.publish.publication import Interrupted, Publishing
 from engine.publish.publications import Publication
@@ -18,18 +18,19 @@ from sql.errors import NotExpressible
 
 log = structlog.get_logger(__name__)
 
+__all__ = ["Connections", "attempted"]
+
 CONFLICTS = 3
 """So often a table is read again that somebody else has written at once, as who compacts it."""
 
 
 async def attempted(
-    connect: Connect, publication: Publication, known: Published | None
+    connected: Connections, publication: Publication, known: Published | None
 ) -> tuple[Published | None, str | None]:
     """Bring a publication up to date: its table, where it is known then, and what went wrong, None if nothing did."""
     for _ in range(CONFLICTS):
         try:
-            async with connections(connect) as connected:
-                return await Publishing(connected, publication, known).bring_up_to_date(), None
+            return await Publishing(connected, publication, known).bring_up_to_date(), None
         except WriteConflict as error:
             log.info("publication overtaken", stream_table=publication.name, error=str(error))
             known = None

@@ -45,13 +45,18 @@ FOLLOW_PATIENCE = 5.0
 _GAP_SQL = "SELECT pgtrickle._publication_gap($1::bigint)"
 _FOLLOW_SQL = "SELECT pgtrickle._follow_for_publication($1::bigint)::text"
 _FOLLOWED_SQL = "SELECT p.subscription_id FROM pgtrickle.pgt_published p WHERE p.publication_id = $1::bigint"
-_CHANGED_SQL = "SELECT coalesce(pgtrickle._changed_since($1::bigint::oid, $2::text), true)"
+# A refresh that has changed nothing is noted, too.
+_CHANGED_SQL = """
+SELECT coalesce(pgtrickle._changed_since($1::bigint::oid, $2::text), true) OR EXISTS (
+    SELECT FROM pgtrickle.pgt_published_refreshes r
+    WHERE r.pgt_id = $3::bigint AND NOT pg_catalog.pg_visible_in_snapshot(r.xid, $2::text::pg_snapshot))
+"""
 _STATE_SQL = """
 SELECT pgtrickle._system(), s.frontier::text, s.data_timestamp,
        ARRAY(SELECT c.key || E'\\n' || (c.value OPERATOR(pg_catalog.#>>) '{}')
              FROM pg_catalog.json_each(pgtrickle._published_columns(s.pgt_relid))
                   WITH ORDINALITY AS c(key, value, place)
-             ORDER BY c.place)
+             ORDER BY c.place), s.pgt_schema || '.' || s.pgt_name
 FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = $1::bigint
 """
 _REFRESHES_SQL = """
@@ -73,6 +78,7 @@ class _State:
     frontier: dict[str, Any] | None
     data_timestamp: datetime | None
     columns: dict[str, str]
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +113,28 @@ class Publishing:
         found = self.found or await asyncio.to_thread(look, self._place, here.generation)
         followed = here.followed if gap is None else await self._follow(connection, gap)
         system = await connection.fetchval("SELECT pgtrickle._system()")
-        position = found.position if found is not None else None
-        if found is None or position is None or (position.system, position.followed) != (system, followed):
-            found = await self._replace(connection, found, followed)
-        else:
-            found = await self._continue(connection, found, position)
-        return found
+        position = None if found is None else self._continued(found, system, followed)
+        if found is None or position is None:
+            return await self._replace(connection, found, followed)
+        return await self._continue(connection, found, position)
+
+    def _continued(self, found: Published, system: str, followed: int) -> Position | None:
+        """Which changes the table has, of what is followed now; None if that cannot be said.
+
+        What the catalog has been told of the table is true unless an earlier version was put back. It may be more than
+        the last commit says: changes that cancel out need none.
+        """
+        position, here = found.position, self.publication
+        if position is None or (position.system, position.followed) != (system, followed):
+            return None
+        if found.table.version() < here.version or here.frontier is None:
+            return None
+        told = PgSnapshot.parse(here.frontier)
+        return replace(position, snapshot=told) if position.snapshot.within(told) else position
 
     async def _has_changed(self, connection: asyncpg.Connection) -> bool:
-        changed = await connection.fetchval(_CHANGED_SQL, self.publication.relid, self.publication.frontier)
-        return bool(changed)
+        here = self.publication
+        return bool(await connection.fetchval(_CHANGED_SQL, here.relid, here.frontier, here.pgt_id))
 
     @property
     def _place(self) -> Location:
@@ -137,7 +155,7 @@ class Publishing:
         if row is None:
             raise Interrupted("the stream table is gone")
         columns = dict(item.rsplit("\n", 1) for item in row[3])
-        return _State(row[0], None if row[1] is None else json.loads(row[1]), row[2], columns)
+        return _State(row[0], None if row[1] is None else json.loads(row[1]), row[2], columns, row[4])
 
     async def _replace(self, connection: asyncpg.Connection, found: Published | None, followed: int) -> Published:
         """Publish all rows as of now, in the place of whatever is there."""
@@ -148,7 +166,7 @@ class Publishing:
             state = await self._state(connection)
             number = 1 if found is None else found.number + 1
             position = Position(state.system, followed, snapshot)
-            metadata = self._metadata(number, position, state.frontier, state.data_timestamp)
+            metadata = self._metadata(number, state.name, position, state.frontier, state.data_timestamp)
             place, marked = self._place, Mark(here.generation, number)
             failure: list[BaseException] = []
 
@@ -194,17 +212,17 @@ class Publishing:
             return await self._replace(connection, found, position.followed)
         published, as_of = found, None
         for step in steps:
-            published = await asyncio.to_thread(self._commit, published, step)
+            published = await asyncio.to_thread(self._commit, published, step, state.name)
             as_of = step.data_timestamp
         end = Position(position.system, position.followed, snapshot)
         published = replace(published, position=end)
         await self._note(connection, published, snapshot, as_of or state.data_timestamp)
         return await asyncio.to_thread(self._keep_house, found, published)
 
-    def _commit(self, found: Published, step: _Step) -> Published:
+    def _commit(self, found: Published, step: _Step, name: str) -> Published:
         """One commit, or none if all that was changed was taken back."""
         number = found.number + 1
-        metadata = self._metadata(number, step.position, step.frontier, step.data_timestamp)
+        metadata = self._metadata(number, name, step.position, step.frontier, step.data_timestamp)
         marked = Mark(self.publication.generation, number)
         base = Committed.of(found.table)
         if only_adds(step.images):
@@ -217,13 +235,17 @@ class Publishing:
         return Published(found.table, number, step.position)
 
     def _metadata(
-        self, number: int, position: Position, frontier: dict[str, Any] | None, data_timestamp: datetime | None
+        self,
+        number: int,
+        name: str,
+        position: Position,
+        frontier: dict[str, Any] | None,
+        data_timestamp: datetime | None,
     ) -> dict[str, Any]:
-        here = self.publication
         return {
-            "publication": here.generation,
+            "publication": self.publication.generation,
             "number": number,
-            "stream_table": f"{here.schema}.{here.name}",
+            "stream_table": name,
             "frontier": frontier,
             "data_timestamp": None if data_timestamp is None else data_timestamp.isoformat(),
             **position.as_metadata(),

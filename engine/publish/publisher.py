@@ -22,6 +22,7 @@ from catalog.session import SqlError, SqlSession
 from engine.object_store import storage_message
 from engine.publish.places import Places, check_installed
 from engine.publish.publications import Publication, publications
+from engine.session.background_worker import ended
 from engine.session.backoff import Backoff
 from engine.session.leader_election import Candidate, beat
 from engine.session.pool import PooledSession
@@ -56,6 +57,8 @@ class Publisher(Candidate):
     _running: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     _known: dict[int, Any] = field(default_factory=dict)
     """The Delta tables as this server has left them (`table.Published`), by publication."""
+    _idle: list[Any] = field(default_factory=list)
+    """Connections that no attempt uses just now (`mirror.source.Connections`)."""
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
     _troubles: Backoff = field(default_factory=Backoff)
 
@@ -89,9 +92,13 @@ class Publisher(Candidate):
                 woken = await self._woken.within(pause) and self.expected
                 await beat(session)
         finally:
-            for task in self._running.values():
+            tasks = list(self._running.values())
+            for task in tasks:
                 task.cancel()
+            await ended(tasks)
             self._running.clear()
+            while self._idle:
+                self._idle.pop().close()
 
     async def _look(self, session: SqlSession) -> bool:
         """Begin to write what is not being written; whether nothing is. Raises SqlError."""
@@ -125,17 +132,23 @@ class Publisher(Candidate):
             except Exception:
                 logger.exception("publication failed", stream_table=publication.name)
                 error = "internal error, see the log of the server"
-        try:
-            async with self.pool.session() as session:
-                await session.fetch("SELECT pgtrickle._fail_publication($1::bigint, $2::text)::text", number, error)
-        except SqlError as unnoted:
-            logger.warning("publication not noted", stream_table=publication.name, error=unnoted.message)
+        if error is not None or publication.has_failed:
+            await self._note(publication, error)
         if error is None:
             self._troubles.over(str(number))
         else:
             self._known.pop(number, None)
             pause = self._troubles.note(str(number), self.clock())
             logger.warning("not published", stream_table=publication.name, error=error, again_in=pause)
+
+    async def _note(self, publication: Publication, error: str | None) -> None:
+        """Tell users what is wrong, or that nothing is any more."""
+        number = publication.publication_id
+        try:
+            async with self.pool.session() as session:
+                await session.fetch("SELECT pgtrickle._fail_publication($1::bigint, $2::text)::text", number, error)
+        except SqlError as unnoted:
+            logger.warning("publication not noted", stream_table=publication.name, error=unnoted.message)
 
     async def _attempt(self, publication: Publication) -> str | None:
         """Publish what there is; what is wrong, None if nothing is."""
@@ -149,7 +162,11 @@ class Publisher(Candidate):
         # It loads Arrow, which takes its time, and which a server without publications need not have.
         attempt = await asyncio.to_thread(import_module, "engine.publish.attempt")
         known = self._known.get(publication.publication_id)
-        found, error = await attempt.attempted(self.pool.connect, publication, known)
+        connected = self._idle.pop() if self._idle else attempt.Connections(self.pool.connect)
+        try:
+            found, error = await attempt.attempted(connected, publication, known)
+        finally:
+            self._idle.append(connected)
         if error is None and found is not None:
             self._known[publication.publication_id] = found
         else:

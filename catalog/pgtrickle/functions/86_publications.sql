@@ -173,15 +173,15 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._publication_gap(bigint) FROM PUBLIC;
 
 
 -- The publications of the database, for the engine: what is published where; `followed` and `frontier` (NULL: none yet) as the buffers are
--- kept for it; `obstacle` says why nothing may be written; `is_overdue`: changes have waited for too long for a place that cannot be
+-- kept for it; `version` of the Delta table that is known; `obstacle` says why nothing may be written; `is_overdue`: changes have waited for too long for a place that cannot be
 -- written to.
 CREATE OR REPLACE FUNCTION pgtrickle._publications(
     OUT publication_id bigint, OUT pgt_id bigint, OUT relid bigint, OUT schema text, OUT name text, OUT location text, OUT generation uuid,
-    OUT followed bigint, OUT frontier text, OUT obstacle text, OUT is_overdue boolean
+    OUT followed bigint, OUT frontier text, OUT version bigint, OUT obstacle text, OUT is_overdue boolean, OUT has_failed boolean
 ) RETURNS SETOF record
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT p.publication_id, p.pgt_id, s.pgt_relid::bigint, s.pgt_schema, s.pgt_name, p.location, p.generation,
-           p.subscription_id, v.frontier::text,
+           p.subscription_id, v.frontier::text, p.version,
            coalesce(pgtrickle._publisher_obstacle(p.publisher, p.pgt_id),
                     CASE WHEN p.cluster <> pgtrickle._cluster()
                          THEN 'the publication is that of another database, of which this one is a copy' END),
@@ -190,7 +190,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                WHERE r.pgt_id = p.pgt_id
                  AND r.refreshed_at < clock_timestamp() - make_interval(
                      secs => pgtrickle._seconds('pg_trickle.publish_hold_seconds', 3600))
-                 AND (v.frontier IS NULL OR NOT pg_visible_in_snapshot(r.xid, v.frontier)))
+                 AND (v.frontier IS NULL OR NOT pg_visible_in_snapshot(r.xid, v.frontier))),
+           p.error IS NOT NULL
     FROM pgtrickle.pgt_published p
     JOIN pgtrickle.pgt_definitions s USING (pgt_id)
     LEFT JOIN pgtrickle.pgt_subscription_servers v USING (server)

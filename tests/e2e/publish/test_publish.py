@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -351,3 +352,50 @@ def test_what_delta_cannot_hold_is_told_and_goes_on_when_it_is_gone(
         db.refresh("published_days")
         eventually(lambda: rows_of(place) == rows_in(db, "published_days"))
         db.run("DELETE FROM days")
+
+
+def test_random_changes_are_published_state_by_state(db: Database, tmp_path: Path, eventually: Eventually) -> None:
+    """Of stream tables of all shapes each state that a transaction has left is a version, and nothing else is."""
+    chance = random.Random(20261127)
+    db.run("CREATE TABLE a (k int PRIMARY KEY, g int, x text); CREATE TABLE b (g int, y text)")
+    db.run("INSERT INTO a SELECT i, i % 5, i % 3 FROM generate_series(1, 30) i")
+    db.run("INSERT INTO b SELECT i % 6, i % 2 FROM generate_series(1, 12) i")
+    queries = {
+        "grouped": "SELECT a.g, count(*) AS n, min(x) AS least FROM a GROUP BY a.g",
+        "bag": "SELECT x, y FROM a JOIN b USING (g)",
+        "outside": "SELECT k, y FROM a LEFT JOIN b ON b.g = a.g AND b.y = '1'",
+    }
+    for name, query in queries.items():
+        db.create(name, query)
+        publish(db, name, tmp_path / name)
+        wait_published(db, eventually, tmp_path / name)
+    changes = [
+        "INSERT INTO a SELECT coalesce(max(k), 0) + 1, {n} % 6, {n} % 4 FROM a",
+        "UPDATE a SET g = {n} % 6 WHERE k % 7 = {n} % 7",
+        "UPDATE a SET x = NULL WHERE k % 5 = {n} % 5",
+        "DELETE FROM a WHERE k % 9 = {n} % 9",
+        "INSERT INTO b VALUES ({n} % 6, {n} % 3), ({n} % 6, {n} % 3)",
+        "DELETE FROM b WHERE ctid IN (SELECT ctid FROM b LIMIT 1)",
+        "UPDATE b SET y = {n} % 2",
+    ]
+    states = {name: [rows_of(tmp_path / name)] for name in queries}
+    connection = db.connect(autocommit=False)
+    connection.prepare_threshold = None
+    for _ in range(25):
+        for _ in range(chance.randint(1, 3)):
+            for _ in range(chance.randint(1, 3)):
+                connection.execute(chance.choice(changes).format(n=chance.randint(0, 100)).encode())
+            for name in chance.sample(sorted(queries), chance.randint(0, 3)):
+                connection.execute("SELECT pgtrickle.refresh_stream_table(%s)", [name])
+        if chance.random() < 0.2:
+            connection.rollback()
+        connection.commit()
+        for name in queries:
+            now = rows_in(db, name)
+            if now != states[name][-1]:
+                states[name].append(now)
+    for name in queries:
+        place = tmp_path / name
+        wait_published(db, eventually, place)
+        found = [rows_of(place, version) for version in range(DeltaTable(place).version() + 1)]
+        assert found == states[name], name

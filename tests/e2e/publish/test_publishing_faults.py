@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -188,6 +189,31 @@ def test_a_place_that_becomes_somebody_elses_is_left_alone(
     db.close()
 
 
+def test_a_version_that_was_put_back_is_replaced(own_server: Headwater, tmp_path: Path, eventually: Eventually) -> None:
+    """What the catalog has let go of is not there to be published again."""
+    place = tmp_path / "totals"
+    db = Database(own_server, "postgres")
+    prepare(db)
+    publish(db, "totals", place)
+    wait_published(db, eventually, place)
+    shutil.copytree(place, tmp_path / "backup")
+    db.run("DELETE FROM orders WHERE region = 'r1'")
+    db.refresh("totals")
+    wait_published(db, eventually, place)
+    own_server.stop()
+    db.close()
+    shutil.rmtree(place)
+    shutil.copytree(tmp_path / "backup", place)
+    own_server.start()
+    db = Database(own_server, "postgres")
+    db.connection.prepare_threshold = None
+    db.run("DELETE FROM orders WHERE region = 'r2'")
+    db.refresh("totals")
+    eventually(lambda: rows_of(place) == rows_in(db, "totals"))
+    assert len(rows_of(place)) == 5
+    db.close()
+
+
 def test_drop_extension_ends_publications(live_db: Database, tmp_path: Path, eventually: Eventually) -> None:
     place = tmp_path / "totals"
     prepare(live_db)
@@ -267,15 +293,18 @@ def test_a_store_that_does_not_answer_holds_up_nothing(
     assert same(db, place)
     moto.send_signal(signal.SIGSTOP)
     try:
-        longest = 0.0
         for number in range(10):
-            began = time.monotonic()
             db.run("UPDATE orders SET amount = amount + 1 WHERE id = %s", number + 1)
             db.refresh("totals")
+        # Through one attempt after the other nothing stands still, as it would if somebody held the GIL while he waits.
+        longest, end = 0.0, time.monotonic() + 40
+        while time.monotonic() < end or status(db, place)[0] != "ERROR":
+            began = time.monotonic()
+            db.run("SELECT 1")
             longest = max(longest, time.monotonic() - began)
-            time.sleep(0.5)
-        assert longest < 15
-        eventually(lambda: status(db, place)[0] == "ERROR", 180.0)
+            time.sleep(0.05)
+            assert time.monotonic() < end + 180
+        assert longest < 5
         assert "could not write to the location" in status(db, place)[3]
         assert status(db, place)[2] > 0
         refused = db.connect()
@@ -286,7 +315,6 @@ def test_a_store_that_does_not_answer_holds_up_nothing(
     eventually(lambda: same(db, place), 180.0)
     wait_published(db, eventually, place)
     assert len(commits(place)) == 11
-    assert "event loop blocked" not in db.server.log
 
 
 def same(db: Database, place: Any) -> bool:
