@@ -34,7 +34,7 @@ async def attempted(
         except WriteConflict as error:
             log.info("publication overtaken", stream_table=publication.name, error=str(error))
             known = None
-        except Interrupted as reason:
+        except (Interrupted, asyncpg.UndefinedTableError) as reason:  # it is being dropped, or captured anew
             log.info("publication interrupted", stream_table=publication.name, reason=str(reason))
             return None, None
         except (NotOurs, Unpublishable) as error:
