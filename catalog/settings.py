@@ -319,6 +319,15 @@ SETTINGS = (
         "Whether stream tables may read each other in a circle.",
     ),
     Setting(
+        "publish_hold_seconds",
+        "integer",
+        "3600",
+        "How long changes are kept for a publication that cannot be written to; then its contents are replaced.",
+        1,
+        31536000,
+        unit="s",
+    ),
+    Setting(
         "max_fixpoint_iterations",
         "integer",
         "100",

@@ -82,6 +82,7 @@ class RequestKind(StrEnum):
     EXTENSION = "extension"
     STATEMENT = "statement"
     RETAIN = "retain"
+    PUBLISH = "publish"
 
 
 E = TypeVar("E", bound=StrEnum)

@@ -1,7 +1,8 @@
-"""What object stores and file systems say when they fail, in one line."""
+"""Object stores where the files of users are: how they are reached, and what they say when they fail, in one line."""
 
 from __future__ import annotations
 
+import os
 import re
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -15,3 +16,12 @@ def storage_message(error: BaseException) -> str:
     'Generic S3 error: Error performing GET: HTTP error'
     """
     return " ".join(_STEP.sub(": ", _COLOUR.sub("", str(error))).split())
+
+
+def environment_options() -> dict[str, str]:
+    """What deltalake is told of object stores where users' files are, for which the environment has the credentials.
+
+    It reads ``AWS_*`` of the environment itself, but for plain HTTP, which it must be allowed.
+    """
+    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+    return {"AWS_ALLOW_HTTP": "true"} if plain else {}

@@ -23,6 +23,8 @@ from engine.capture.ahead import capturing_in
 from engine.capture.maintenance import CaptureMaintenance
 from engine.capture.wal.capture import WalCapture
 from engine.load_generators import SourceClock
+from engine.publish.places import Places
+from engine.publish.publisher import Publisher
 from engine.queues.ticker import QueueTicker
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.record import Job
@@ -94,6 +96,7 @@ class _Database:
     clock: QueueTicker
     sources: SourceClock
     history: HistoryClock
+    publisher: Publisher
     registers: RegisterMaintenance
     workers: list[BackgroundWorker]
     spark: Spark
@@ -125,6 +128,8 @@ class Engine:
     """Whether it only does what clients ask for: of several processes of a server one works beside that."""
     expecting: Callable[[str], None] = lambda database: None
     """Called, with a database, where a client has been given what is to be looked after there."""
+    places: Places = field(default_factory=Places)
+    """Where stream tables may be published."""
     _databases: dict[str, _Database] = field(default_factory=dict)
     _unavailable: dict[str, str] = field(default_factory=dict)
     _untrusted: set[str] = field(default_factory=set)
@@ -281,10 +286,11 @@ class Engine:
         sources = SourceClock(pool, committed=lambda: self.committed(name))
         hub = Hub(pool)
         history = HistoryClock(pool, ticking=lambda: hub.is_ticking)
+        publisher = Publisher(pool, places=self.places)
         registers = RegisterMaintenance(pool)
         mirrors = self.mirror_maintenance_for(pool) if self.mirror_maintenance_for else None
         wal = WalCapture(pool, delivered=lambda: self.committed(name))
-        working = (scheduler, clock, sources, history, CaptureMaintenance(pool), wal, registers, mirrors)
+        working = (scheduler, clock, sources, history, publisher, CaptureMaintenance(pool), wal, registers, mirrors)
         workers = [each.worker for each in working if each is not None]
         for number, each in enumerate(workers):
             if self.idle or (each is scheduler.worker and STREAM_TABLES in gone):
@@ -296,6 +302,7 @@ class Engine:
             clock,
             sources,
             history,
+            publisher,
             registers,
             workers,
             spark,
@@ -390,6 +397,7 @@ class Engine:
             entry.hub.committed()
             entry.sources.noticed()
             entry.history.committed()
+            entry.publisher.committed()
             if entry.mirrors is not None:
                 entry.mirrors.wake()
             if self.is_changing(database):
@@ -408,6 +416,7 @@ class Engine:
         if entry is not None:
             entry.sources.expect()
             entry.history.expect()
+            entry.publisher.expect()
             entry.changing_until = time.monotonic() + DISCOVERY_INTERVAL
 
     def is_changing(self, database: str) -> bool:
@@ -444,7 +453,7 @@ class Engine:
         installer: Installer,
         expect: Callable[[], None],
     ) -> None:
-        created = await requests.carry_out_all(session, spark, self.loader, installer, expect)
+        created = await requests.carry_out_all(session, spark, self.loader, installer, expect, self.places)
         if not created:
             return
         await session.restart()

@@ -28,7 +28,7 @@ from engine.files.copy_from_files import json_object, json_value, value_texts
 from engine.files.listing import LINE, DataFile, lines_of, list_files, read_file, read_parquet, stepwise
 from engine.foreign_tables.lake_options import LakeTable
 from engine.foreign_tables.lake_polling import FILE, ROW, STAGING
-from engine.object_store import storage_message
+from engine.object_store import environment_options, storage_message
 from engine.spark.result_loading import csv_chunks
 from engine.spark.sessions import SparkSessions
 
@@ -182,7 +182,7 @@ def _delta(table: LakeTable) -> LakeFiles:
     _check_below(table, table.uri)
     try:
         delta = DeltaTable(
-            root.removeprefix("file://"), storage_options=_storage_options() if "s3://" in root else None
+            root.removeprefix("file://"), storage_options=environment_options() if "s3://" in root else None
         )
         features = set(delta.protocol().reader_features or ()) & _REFUSED
         if delta.protocol().min_reader_version == 2 or features:
@@ -201,12 +201,6 @@ def _delta(table: LakeTable) -> LakeFiles:
         values = {key.removeprefix("partition."): v for key, v in action.items() if key.startswith("partition.")}
         partitions.append(absent | values)
     return LakeFiles(tuple(files), _digest(repr((table, version))), tuple(partitions))
-
-
-def _storage_options() -> dict[str, str]:
-    """deltalake reads AWS_* of the environment itself, but for plain HTTP, which it must be allowed."""
-    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    return {"AWS_ALLOW_HTTP": "true"} if plain else {}
 
 
 def _parquet(table: pa.Table, columns: Sequence[tuple[str, bool]], given: dict[str, Any], file: DataFile) -> pa.Table:

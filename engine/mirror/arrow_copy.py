@@ -134,6 +134,14 @@ def _read_as(type_: pa.DataType) -> pa.DataType:
     return _DAYS if pa.types.is_date(type_) else pa.string() if pa.types.is_timestamp(type_) else type_
 
 
+def infinities(type_: pa.DataType) -> tuple[pa.Scalar, pa.Scalar]:
+    """What stands for -infinity and infinity in a column of dates or timestamps."""
+    unit = 1 if pa.types.is_date(type_) else 86_400_000_000
+    number = pa.int32() if unit == 1 else pa.int64()
+    start, end = (pa.scalar(days * unit, number).cast(type_) for days in (-INFINITE_DAYS, INFINITE_DAYS))
+    return start, end
+
+
 def _moments(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     """Dates or timestamps from PostgreSQL's texts. Raises pyarrow.ArrowInvalid."""
     if isinstance(texts, pa.DictionaryArray):
@@ -141,9 +149,7 @@ def _moments(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     infinite = pc.match_substring(texts, "infinity")
     if not pc.any(infinite).as_py():
         return texts.cast(type_)
-    unit = 1 if pa.types.is_date(type_) else 86_400_000_000
-    end = pa.scalar(INFINITE_DAYS * unit, pa.int32() if unit == 1 else pa.int64()).cast(type_)
-    start = pa.scalar(-INFINITE_DAYS * unit, pa.int32() if unit == 1 else pa.int64()).cast(type_)
+    start, end = infinities(type_)
     finite = pc.if_else(infinite, pa.scalar(None, pa.string()), texts).cast(type_)
     ends = pc.if_else(pc.starts_with(texts, "-"), start, end)
     return pc.if_else(infinite, ends, finite)

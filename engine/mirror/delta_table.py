@@ -1,4 +1,6 @@
-"""One Delta Lake table of a mirror, on a local path or an object store: found whole, or not found at all.
+"""One Delta Lake table, of a mirror or published, on a local path or an object store: the only writer of such tables.
+
+A mirror's is found whole, or not found at all.
 
 Every commit of ours carries metadata under the key ``headwater`` and goes in only as the successor of the version that
 its writer has read (no retries): so of two writers, in this process or another, one fails, and nothing is in twice.
@@ -11,22 +13,25 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs
 import structlog
-from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties, write_deltalake
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
 from engine.mirror import digests
 from engine.mirror.as_of_sql import XID
 from engine.object_store import storage_message
+from sql.base.text import quote
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +48,27 @@ _CONFIGURATION = {
     # Of the log `__pgt_xid`, its first column. What stands for infinity has no text that every reader could parse.
     "delta.dataSkippingStatsColumns": XID,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What a table keeps of its past: its properties, and how long files stay that its last version does not need."""
+
+    configuration: Mapping[str, str]
+    hours: int
+
+
+_OF_MIRRORS = Keeping(_CONFIGURATION, SHARED_RETENTION_HOURS)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a commit says in the log by which its writer finds out how far it has got: `version` only grows."""
+
+    application: str
+    version: int
+
+
 _NEUTRAL = ("VACUUM", "OPTIMIZE")
 _LOOK_BACK = 20
 
@@ -71,13 +97,18 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A committed version of a table, found whole."""
+    """A committed version of a table. Of one of a mirror's it is known that it is whole."""
 
     table: DeltaTable
     version: int
     metadata: Mapping[str, Any]
     files: tuple[StoredFile, ...]
     table_id: str = ""
+
+    @staticmethod
+    def of(table: DeltaTable) -> Committed:
+        """What a commit is to be the successor of, whoever has written it."""
+        return Committed(table, table.version(), {}, ())
 
     @property
     def rows(self) -> int:
@@ -103,6 +134,7 @@ class Location:
     uri: str
     options: Mapping[str, str]
     private: bool = True
+    keeping: Keeping = field(default_factory=lambda: _OF_MIRRORS)
 
     @staticmethod
     def local(path: Path, *, private: bool = True) -> Location:
@@ -113,7 +145,7 @@ class Location:
         return "://" in self.uri
 
     def below(self, *names: str) -> Location:
-        return Location("/".join((self.uri.rstrip("/"), *names)), self.options, self.private)
+        return Location("/".join((self.uri.rstrip("/"), *names)), self.options, self.private, self.keeping)
 
     def storage(self) -> pyarrow.fs.PyFileSystem:
         return pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.uri, dict(self.options)))
@@ -177,7 +209,7 @@ class Location:
         known = _known.get(self.uri)
         if self.remote and known and known.same(table, files):
             return Committed(table, table.version(), known.metadata, files, known.table_id)
-        metadata = _metadata(table)
+        metadata = last_metadata(table)
         if metadata is None:
             raise ValueError("the last commit is not ours")
         sizes = self.sizes([file.path for file in files])
@@ -215,8 +247,59 @@ class Location:
             raise StorageFailed(error) from error
         return bool(found)
 
+    def opened(self) -> DeltaTable | None:
+        """The table's last version, whoever has written it; None if there is no table. Raises StorageFailed."""
+        try:
+            return DeltaTable(self.uri, storage_options=dict(self.options) or None)
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            raise StorageFailed(error) from error
+
+    def create(
+        self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], metadata: Mapping[str, Any], mark: Mark
+    ) -> DeltaTable:
+        """Make the table, where there is none. Raises WriteConflict, StorageFailed."""
+        try:
+            return self._write(self.uri, pa.RecordBatchReader.from_batches(schema, batches), "error", metadata, mark)
+        except DeltaError as error:
+            if "already exists" in str(error):
+                raise WriteConflict(str(error)) from error
+            raise
+
+    def merge(
+        self, base: Committed, changes: pa.Table, key: str, gone: str, metadata: Mapping[str, Any], mark: Mark
+    ) -> DeltaTable:
+        """Bring in changed rows, as the successor of `base`, which has each value of the column `key` once at most.
+
+        Each row of `changes` takes the place of the one with its key, or comes anew; where its column `gone`, which the
+        table has not, is true that one goes. Files without such rows stay as they are. Raises WriteConflict,
+        StorageFailed.
+        """
+        lowest, highest = pc.min_max(changes[key]).as_py().values()
+        quoted = quote(key)
+        same = f"t.{quoted} = s.{quoted} AND t.{quoted} >= {lowest} AND t.{quoted} <= {highest}"
+        merger = base.table.merge(
+            changes,
+            predicate=same,
+            source_alias="s",
+            target_alias="t",
+            streamed_exec=False,
+            writer_properties=_writer_properties(changes.schema),
+            commit_properties=_commit_properties(metadata, mark),
+        )
+        merger = merger.when_matched_delete(f"s.{quote(gone)}").when_matched_update_all(except_cols=[gone])
+        with _as_our_errors():
+            merger.when_not_matched_insert_all(f"NOT s.{quote(gone)}", except_cols=[gone]).execute()
+        return base.table
+
     def overwrite(
-        self, base: Committed | None, schema: pa.Schema, batches: Iterable[pa.RecordBatch], metadata: Mapping[str, Any]
+        self,
+        base: Committed | None,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
+        metadata: Mapping[str, Any],
+        mark: Mark | None = None,
     ) -> DeltaTable:
         """Replace all rows, as the successor of `base` if that is given, and of whatever is there if not.
 
@@ -225,30 +308,28 @@ class Location:
         if base is None:
             self._make_writable()
         target = base.table if base else self.uri
-        return self._write(target, pa.RecordBatchReader.from_batches(schema, batches), "overwrite", metadata)
+        return self._write(target, pa.RecordBatchReader.from_batches(schema, batches), "overwrite", metadata, mark)
 
-    def append(self, base: Committed, table: pa.Table, metadata: Mapping[str, Any]) -> DeltaTable:
+    def append(
+        self, base: Committed, table: pa.Table, metadata: Mapping[str, Any], mark: Mark | None = None
+    ) -> DeltaTable:
         """Add rows, as the successor of `base`. Raises WriteConflict, StorageFailed."""
-        return self._write(base.table, table, "append", metadata)
+        return self._write(base.table, table, "append", metadata, mark)
 
-    def _write(self, target: Any, data: Any, mode: Any, metadata: Mapping[str, Any]) -> DeltaTable:
-        try:
+    def _write(
+        self, target: Any, data: Any, mode: Any, metadata: Mapping[str, Any], mark: Mark | None = None
+    ) -> DeltaTable:
+        with _as_our_errors():
             write_deltalake(
                 target,
                 data,
                 mode=mode,
                 schema_mode="overwrite" if mode == "overwrite" else None,
                 storage_options=dict(self.options) or None,
-                configuration=_CONFIGURATION if mode == "overwrite" else None,
+                configuration=None if mode == "append" else self.keeping.configuration,
                 writer_properties=_writer_properties(data.schema),
-                commit_properties=CommitProperties(
-                    custom_metadata={METADATA: json.dumps(metadata)}, max_commit_retries=0
-                ),
+                commit_properties=_commit_properties(metadata, mark),
             )
-        except CommitFailedError as error:
-            raise WriteConflict(str(error)) from error
-        except OSError as error:
-            raise StorageFailed(error) from error
         if isinstance(target, DeltaTable):
             return target
         return DeltaTable(self.uri, storage_options=dict(self.options) or None)
@@ -278,13 +359,13 @@ class Location:
     def vacuum(self, held: Iterable[int], *, full: bool) -> None:
         """Remove files that only versions before the last one need, except the `held` ones.
 
-        `full`: also files of writers that never committed. Where other processes may be reading, files stay for
-        SHARED_RETENTION_HOURS.
+        `full`: also files of writers that never committed. Where other processes may be reading, files stay for the
+        hours of `keeping`.
         """
         try:
             table = DeltaTable(self.uri, storage_options=dict(self.options) or None)
             table.vacuum(
-                retention_hours=0 if self.private else SHARED_RETENTION_HOURS,
+                retention_hours=0 if self.private else self.keeping.hours,
                 enforce_retention_duration=False,
                 dry_run=False,
                 full=full,
@@ -308,7 +389,25 @@ def _writer_properties(schema: pa.Schema) -> WriterProperties:
     )
 
 
-def _metadata(table: DeltaTable) -> Mapping[str, Any] | None:
+def _commit_properties(metadata: Mapping[str, Any], mark: Mark | None) -> CommitProperties:
+    """Of a commit that goes in only as the successor of the version that was read."""
+    marks = None if mark is None else [Transaction(mark.application, mark.version)]
+    return CommitProperties(
+        custom_metadata={METADATA: json.dumps(metadata)}, max_commit_retries=0, app_transactions=marks
+    )
+
+
+@contextmanager
+def _as_our_errors() -> Iterator[None]:
+    try:
+        yield
+    except CommitFailedError as error:
+        raise WriteConflict(str(error)) from error
+    except OSError as error:
+        raise StorageFailed(error) from error
+
+
+def last_metadata(table: DeltaTable) -> Mapping[str, Any] | None:
     """What the last commit that changed rows says, None if it is not ours."""
     for commit in table.history(_LOOK_BACK):
         if METADATA in commit:

@@ -106,7 +106,7 @@ class InitialLoads:
                 failure: list[BaseException] = []
                 metadata = base_metadata(mirror, here, identity, columns)
                 try:
-                    base_of(place).overwrite(None, schema, _watched(batches, failure), metadata)
+                    base_of(place).overwrite(None, schema, watched(batches, failure), metadata)
                 except DeltaError as error:
                     if failure:
                         raise failure[0] from error
@@ -116,10 +116,10 @@ class InitialLoads:
                 await extract(connected.another, connection, source, snapshot, columns, write)
             except pa.ArrowInvalid as error:
                 text = innermost(error)
-                column = re.search(r"CSV column #(\d+)", text)
+                column = refused_column(error)
                 if column is None:
                     raise
-                raise _ValueRefused(text, list(columns)[int(column[1])]) from error
+                raise _ValueRefused(text, list(columns)[column]) from error
         base = await asyncio.to_thread(base_of(place).committed)
         if base is None or base.metadata["mirror"] != mirror:
             raise WriteConflict("the table was copied at once by somebody else")
@@ -140,7 +140,14 @@ async def _hold(connected: Connections, mirror: str, source: int, snapshot: PgSn
         return await hold(await others.own(), mirror, source, snapshot, now.cleaned)
 
 
-def _watched(batches: Iterator[pa.RecordBatch], failure: list[BaseException]) -> Iterator[pa.RecordBatch]:
+def refused_column(error: pa.ArrowInvalid) -> int | None:
+    """The column whose value does not fit its type, counted from 0; None where that was not what was wrong."""
+    column = re.search(r"CSV column #(\d+)", innermost(error))
+    return None if column is None else int(column[1])
+
+
+def watched(batches: Iterator[pa.RecordBatch], failure: list[BaseException]) -> Iterator[pa.RecordBatch]:
+    """The batches as they are. Why they ended too soon is noted in `failure`: who reads them tells it otherwise."""
     try:
         yield from batches
     except BaseException as error:

@@ -115,19 +115,19 @@ async def extract(
     snapshot: Snapshot,
     columns: Mapping[str, str],
     consume: Callable[[pa.Schema, Iterator[pa.RecordBatch]], T],
+    *,
+    certain: bool = False,
 ) -> T:
     """Give all rows of a source as of a snapshot to `consume`, which runs in a thread.
 
     `connection` is in a transaction with that snapshot, and has locked the source. What `consume` was given is to be
-    believed only when this has returned. Raises pyarrow.ArrowInvalid where a value does not fit its type, SqlError
-    40001, NotExpressible, asyncpg.PostgresError, and what `consume` raises.
+    believed only when this has returned, or, if it is to be `certain`, when it has come to an end. Raises
+    pyarrow.ArrowInvalid where a value does not fit its type, SqlError 40001, NotExpressible, and what `consume` raises.
     """
     schema = arrow_schema(columns, source.name)
     work = await tables(connection, source, columns)
     read_schema, blank = schema if columns else pa.schema([(PRESENCE, pa.string())]), padded(columns)
-    progress = _Progress(source.name, work.rows)
-    channel = _Channel()
-    todo = iter(work.oids)
+    progress, channel, todo = _Progress(source.name, work.rows), _Channel(), iter(work.oids)
 
     def given(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -150,7 +150,7 @@ async def extract(
         await _check_not_rewritten(own, source)
         return taken
 
-    if len(work.oids) == 1:
+    if len(work.oids) == 1 and not certain:
         (result,) = await copy(connection, lambda batches: consume(schema, given(batches)))
         return result
     reader = asyncio.ensure_future(asyncio.to_thread(channel.consumed, lambda batches: consume(schema, batches)))

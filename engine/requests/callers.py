@@ -17,7 +17,9 @@ LOOK_SECONDS = 1.0
 """Time after which a database in which nothing was found is looked through again, when a client logs in."""
 
 _OURS = sorted(name for system in SYSTEMS for name in (system.schema, system.internal, *system.beside) if name)
-_REQUEST = "(create|replace|if_not_exists|drop|alter|refresh|resume)_stream_table|retain_history"
+_REQUEST = (
+    "(create|replace|if_not_exists|drop|alter|refresh|resume)_stream_table|retain_history|\\m(un)?publish(\\s*\\(|$)"
+)
 
 _FIND = r"""
 SELECT EXISTS (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Container
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import structlog
@@ -14,6 +14,7 @@ from catalog.session import RequestSession, SqlError, SqlSession
 from catalog.values import Initiator, RefreshMode, RequestKind, Status, argument
 from engine import tracing
 from engine.foreign_tables.polling import NotPolled, polled
+from engine.publish.places import Places
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.policy import is_fresh
 from engine.refresh.record import Job, RefreshOutcome
@@ -23,6 +24,7 @@ from engine.requests.create import check_immediate, create, creation_target, dro
 from engine.requests.diamonds import settle_diamond
 from engine.requests.extensions import Installer, carry_out_extension
 from engine.requests.immediate import awaits_triggers, end_immediate, enter_if_possible, leave_immediate
+from engine.requests.publish import publish, unpublish
 from engine.requests.redefine import is_query, redefine
 from engine.requests.repair import CaptureBroken, must_be_repaired, reasons, repair
 from engine.requests.statements import carry_out_statement
@@ -100,6 +102,8 @@ class Means:
     """Whether a stream table is populated in a transaction of its own."""
     alone: bool = False
     """Whether the transaction does nothing but this request."""
+    places: Places = field(default_factory=Places)
+    """Where stream tables may be published."""
 
 
 Change = Callable[[Any, Request, Means], Awaitable[int | None]]
@@ -118,7 +122,7 @@ class RequestHandling:
     plain: bool = False
     """Whether all arguments are texts, Booleans or null."""
     expects: bool = False
-    """Whether there may be a new source or history, or an extension less, once the transaction commits."""
+    """Whether there may be a new source, history or publication, or an extension less, once the transaction commits."""
 
 
 async def claim(session: SqlSession) -> list[Request]:
@@ -565,11 +569,12 @@ async def carry_out_all(
     loader: Loader | None = None,
     installer: Installer | None = None,
     expect: Callable[[], None] = lambda: None,
+    places: Places | None = None,
 ) -> list[int]:
     """Carry out every pending request of a relayed statement; returns the stream tables it created.
 
-    `expect` is called where a source may be created, a history be retained or an extension be dropped, once the
-    transaction commits.
+    `expect` is called where a source may be created, a history be retained, a stream table be published or an extension
+    be dropped, once the transaction commits.
 
     Where the relay opened the transaction around this one statement, creating takes two steps: capture is installed
     and committed, then the tables are populated from one fresh snapshot. The caller undoes the first step if the
@@ -588,7 +593,7 @@ async def carry_out_all(
         and all(request.kind != RequestKind.DROP for request in requests)
     )
     alone = session.autocommit and len(requests) == 1
-    means = Means(spark, loader, installer, two_steps, alone)
+    means = Means(spark, loader, installer, two_steps, alone, places or Places())
     created = []
     for request, kind in zip(requests, kinds, strict=True):
         if kind.refusal:
@@ -616,6 +621,15 @@ async def _statement(session: RequestSession, request: Request, _: Means) -> Non
     await carry_out_statement(session, request.arguments["statement"], request.search_path)
 
 
+async def _publish(session: RequestSession, request: Request, means: Means) -> None:
+    arguments = request.arguments
+    name, location = arguments["name"], arguments.get("location")
+    if arguments.get("ends"):
+        await unpublish(session, name, location, request.search_path)
+    else:
+        await publish(session, name, location, request.search_path, means.places)
+
+
 async def _extension(session: RequestSession, request: Request, means: Means) -> None:
     await carry_out_extension(session, request.arguments, means.installer)
 
@@ -627,6 +641,12 @@ KINDS: dict[RequestKind, RequestHandling] = {
     RequestKind.REFRESH: RequestHandling(_as_requester(_refresh)),
     RequestKind.RESUME: RequestHandling(_as_requester(resume)),
     RequestKind.RETAIN: RequestHandling(_as_requester(retain), expects=True),
+    RequestKind.PUBLISH: RequestHandling(
+        _publish,
+        "publications begin and end on connections through the server only",
+        plain=True,
+        expects=True,
+    ),
     RequestKind.COPY: RequestHandling(
         _copy, "COPY from a file works on connections through the server only", texts=("statement",)
     ),

@@ -11,6 +11,7 @@ import structlog
 
 from engine.compile import pool
 from engine.compile.pool import CompilePool
+from engine.publish.places import Places
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.requests.requests import Loader
 from engine.service import Engine, Maintenance
@@ -73,6 +74,7 @@ async def make_engine(
         storage.database,
         loader=parts.loader,
         mirror_maintenance_for=None if idle else parts.mirror_maintenance_for,
+        places=Places((data.path,)),
         idle=idle,
         expecting=expecting,
     )

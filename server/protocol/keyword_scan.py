@@ -101,10 +101,13 @@ _RETAIN = re.compile(rb"\bretain\b\s{0,64}+(?:history\b|/\*|--|\s)")
 # Where a statement can begin, or behind FOR of a DECLARE, and followed by what can be subscribed to.
 _SUBSCRIBE = re.compile(rb'(?:^|[\0;(/\r\n]|\bfor\b)\s{0,64}+(?:\s|subscribe\s{0,64}+(?:["(a-z_/\x80-\xff\s]|--))')
 _REQUEST = re.compile(rb"(?:create|replace|if_not_exists|drop|alter|refresh|resume)_stream_table")
+_PUBLISH = re.compile(rb'\b(?:un)?publish"?\s{0,64}+(?:\(|/\*|--|\s)')
 _DATABASE = re.compile(rb"\bdatabase\b")
 _STDIN = re.compile(rb"\bstdin\b")
 _DEFINITION = re.compile(rb"\b(?:create|alter|prepare)\b")
-_CALL = re.compile(rb"(?:create|replace|if_not_exists|drop|alter|refresh|resume)_stream_table|retain_history")
+_CALL = re.compile(
+    rb"(?:create|replace|if_not_exists|drop|alter|refresh|resume)_stream_table|retain_history|\b(?:un)?publish\b"
+)
 
 _FORMS = (
     _Form(Keyword.LOAD, (b"://",), (_COPY, _FROM, _URI), (b"copy",), (b"://",)),
@@ -117,14 +120,15 @@ _FORMS = (
     _Form(Keyword.REQUEST, (b"stream_table",), (_REQUEST,), _ON_STREAM_TABLES, everywhere=True),
     # It is rare: where the fast path passes it, it is noticed by the INFO that it raises.
     _Form(Keyword.REQUEST, (b"retain_history",), (), (b"retain_history",)),
+    _Form(Keyword.REQUEST, (b"publish",), (_PUBLISH,), (b"publish",), (b"(",)),
     _Form(Keyword.DATABASE, (b"database",), (_CHANGE, _DATABASE), _CHANGES, (b"database",), everywhere=True),
     _Form(Keyword.COPY_IN, (b"stdin",), (_COPY, _STDIN), (b"copy",), (b"stdin",)),
     _Form(
         Keyword.CALLER,
-        (b"stream_table", b"retain_history"),
+        (b"stream_table", b"retain_history", b"publish"),
         (_DEFINITION, _CALL),
         (b"create ", b"alter ", b"prepare "),
-        (*_ON_STREAM_TABLES, b"retain_history"),
+        (*_ON_STREAM_TABLES, b"retain_history", b"publish"),
     ),
 )
 

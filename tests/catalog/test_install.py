@@ -222,8 +222,10 @@ def test_catalog_can_be_read_but_not_written_by_everybody(connect: Connect) -> N
         "WHERE relnamespace = 'pgtrickle'::regnamespace AND relkind IN ('r', 'v')"
     ).fetchall()
     assert len(tables) > 10
-    # Values of the sources of a stream table, its query, and that sources change, are for those who may read them.
+    # Values of the sources of a stream table, its query, that sources change, and where it is published, are for those
+    # who may read them.
     private = {"pgtrickle.pgt_memory", "pgtrickle.pgt_subscription_load", "pgtrickle.pgt_definitions"}
+    private |= {"pgtrickle.pgt_published", "pgtrickle.pgt_published_refreshes"}
     for table in private:
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             alice.execute(f"SELECT FROM {table}")

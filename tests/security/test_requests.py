@@ -38,6 +38,7 @@ REQUESTS = {
     "alter": "PERFORM pgtrickle.alter_stream_table('public.admins', status => 'SUSPENDED')",
     "refresh": "PERFORM pgtrickle.refresh_stream_table('public.admins')",
     "retain": "PERFORM pgtrickle.retain_history('public.admins_table', '1 hour')",
+    "publish": "PERFORM pgtrickle.publish('public.admins', 'delta', '/nonexistent/admins')",
 }
 
 SETTINGS = "; ".join(

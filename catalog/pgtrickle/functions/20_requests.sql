@@ -79,6 +79,7 @@ BEGIN
                                                         WHEN 'drop' THEN 'DROP' WHEN 'others' THEN 'DROP' ELSE 'ALTER' END)
                       WHEN 'statement' THEN format('cannot execute %s in a read-only transaction',
                                                    upper(substring(arguments->>'statement' FROM '^\w+(?: \w+)?')))
+                      WHEN 'publish' THEN format('cannot publish "%s" in a read-only transaction', arguments->>'name')
                       WHEN 'retain' THEN format('cannot retain the history of "%s" in a read-only transaction',
                                                 arguments->>'name')
                       ELSE format('cannot %s stream table "%s" in a read-only transaction', kind, arguments->>'name') END,

@@ -95,6 +95,7 @@ CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_definitio
 CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_load_generators EXECUTE FUNCTION pgtrickle._on_content();
 CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_history EXECUTE FUNCTION pgtrickle._on_content();
 CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_subscriptions EXECUTE FUNCTION pgtrickle._on_content();
+CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_published EXECUTE FUNCTION pgtrickle._on_content();
 CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_source_gates EXECUTE FUNCTION pgtrickle._on_content();
 CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_watermarks EXECUTE FUNCTION pgtrickle._on_content();
 CREATE OR REPLACE TRIGGER content_added BEFORE INSERT ON pgtrickle.pgt_watermark_groups EXECUTE FUNCTION pgtrickle._on_content();
@@ -106,7 +107,8 @@ CREATE OR REPLACE FUNCTION pgtrickle._lock_contents() RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     LOCK TABLE pgtrickle.pgt_definitions, pgtrickle.pgt_load_generators, pgtrickle.pgt_history, pgtrickle.pgt_subscriptions,
-        pgtrickle.pgt_source_gates, pgtrickle.pgt_watermarks, pgtrickle.pgt_watermark_groups, pgtrickle.pgt_refresh_groups
+        pgtrickle.pgt_source_gates, pgtrickle.pgt_watermarks, pgtrickle.pgt_watermark_groups, pgtrickle.pgt_refresh_groups,
+        pgtrickle.pgt_published
         IN EXCLUSIVE MODE;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._lock_contents() FROM PUBLIC;

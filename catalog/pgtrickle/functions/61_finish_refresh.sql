@@ -74,6 +74,9 @@ BEGIN
                           THEN s.plan_texts || (result->'texts') ELSE s.plan_texts END,
         updated_at = clock_timestamp()
     WHERE s.pgt_id = st.pgt_id;
+    IF done AND result->>'action' <> 'NO_DATA' THEN
+        PERFORM pgtrickle._note_for_publication(st.pgt_id);
+    END IF;
     IF done AND result ? 'frontier' AND result ? 'memory' THEN
         INSERT INTO pgtrickle.pgt_memory AS m (pgt_id, frontier, memory)
         SELECT s.pgt_id, s.frontier, result->'memory' FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id

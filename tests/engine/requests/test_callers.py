@@ -48,6 +48,8 @@ SQL = "create function public.f() returns int language sql as $$ {} $$"
         pytest.param(PLPGSQL.format("EXECUTE t;"), True, id="EXECUTE"),
         pytest.param(PLPGSQL.format("insert into executed values (t);"), False, id="other PL/pgSQL"),
         pytest.param(SQL.format("select pgtrickle.retain_history('t', '1 hour'); select 1"), True, id="SQL"),
+        pytest.param(SQL.format("select pgtrickle.publish('t', 'delta', '/t'); select 1"), True, id="publish"),
+        pytest.param(SQL.format("select count(*)::int from pg_publication"), False, id="publication"),
         pytest.param(SQL.format("select count(*)::int from pg_prepared_xacts"), False, id="other SQL"),
         pytest.param(
             "create function public.f() returns void begin atomic select pgtrickle.refresh_stream_table('t'); end",

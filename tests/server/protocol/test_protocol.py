@@ -264,6 +264,8 @@ def test_commit_prepared_behind_another_statement_is_known_by_its_name() -> None
         (b"prepare p as select pgtrickle.retain_history('t', '1 hour')", True),
         (b"select pgtrickle.create_stream_table('t', 'select 1')", False),
         (b"create table stream_tables (i int)", False),
+        (b"create function f() returns void return pgtrickle.publish('t', 'delta', '/t')", True),
+        (b"create publication p for all tables", False),
     ],
 )
 def test_what_will_make_requests_without_being_named_is_noticed_when_it_is_defined(text: bytes, possible: bool) -> None:
@@ -440,6 +442,8 @@ STATEMENTS = {
     "select dblink_exec('drop database d')": Keyword.DATABASE,
     "select pgtrickle.drop_stream_table('x')": Keyword.REQUEST,
     "call retain_history('x')": Keyword.REQUEST,
+    "select pgtrickle.publish('t', 'delta', '/lake/t')": Keyword.REQUEST,
+    "select pgtrickle.unpublish('t')": Keyword.REQUEST,
     "copy t from 's3://lake/t.csv'": Keyword.LOAD,
     "alter extension pgque update": Keyword.LOAD,
     "create source s from load generator counter": Keyword.LOAD,
