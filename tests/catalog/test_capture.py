@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -353,3 +355,24 @@ def test_trigger_functions_cannot_be_attached_by_others(table: Engine, connect: 
         )
         == "42501"
     )
+
+
+def test_a_writer_never_gives_way_to_what_ends_captures(table: Engine, connect: Connect) -> None:
+    """It holds what the other wants and wants what the other has: who waits longer is ended by PostgreSQL."""
+    table.connection.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    table.create("su", u=["id"])
+    table.connection.execute("DELETE FROM pgtrickle.pgt_dependencies")
+    first, second = sorted(("t", "u"), key=table.oid)
+    with connect() as writer, connect() as ending, ThreadPoolExecutor(1) as pool:
+        writer.autocommit = False
+        writer.execute("SET LOCAL deadlock_timeout = '300ms'")
+        writer.execute(f"DELETE FROM {second} WHERE false")
+        ended = pool.submit(ending.execute, "SELECT pgtrickle._untrack_sources()")
+        deadline = time.monotonic() + 60
+        held = "SELECT FROM pg_locks WHERE relation = %s AND mode = 'AccessExclusiveLock' AND granted"
+        while not table.connection.execute(held, [table.oid(first)]).fetchall() and not ended.done():
+            assert time.monotonic() < deadline
+        writer.execute(f"SELECT FROM {first}")
+        writer.commit()
+        assert ended.result(60).fetchone() == (1,)
+    assert table.value("SELECT pgtrickle._untrack_sources()") == 1

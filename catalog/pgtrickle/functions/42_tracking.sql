@@ -370,10 +370,14 @@ BEGIN
         BEGIN
             PERFORM pgtrickle._drop_capture(c.source_relid);
             ended := ended + 1;
+            -- Whoever waits for what is locked now may be waited for here: who gives way must not be the writer, whom PostgreSQL
+            -- would end after deadlock_timeout.
+            PERFORM set_config('lock_timeout', '50ms', true);
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN  -- with another one that ends them
             EXIT WHEN ended > 0;
         END;
     END LOOP;
+    PERFORM set_config('lock_timeout', '500ms', true);
     IF pgtrickle._caller() = to_regrole(quote_ident(current_user))::oid THEN
         PERFORM pgtrickle._drop_copies();
     END IF;

@@ -468,10 +468,11 @@ $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._unused_immediate() FROM PUBLIC;
 
 
--- Remove what these have. Where a table is busy for half a second it is left for the next time; and whoever had it locked may have made
+-- Remove what these have. Where a table is busy for longer than a moment it is left for the next time, so that a writer who waits for what
+-- is locked already is not the one who has to give way; and whoever had it locked may have made
 -- the stream table IMMEDIATE meanwhile.
 CREATE OR REPLACE FUNCTION pgtrickle._drop_unused_immediate() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' AS $$
 DECLARE
     unused bigint;
 BEGIN

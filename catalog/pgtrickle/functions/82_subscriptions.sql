@@ -158,6 +158,9 @@ BEGIN
         END;
     END IF;
     ended := pgtrickle._untrack_sources();
+    IF ended > 0 THEN
+        RETURN;  -- what has been ended is locked until the transaction ends: nothing else is waited for
+    END IF;
     PERFORM pgtrickle._drop_unused_immediate();
     FOR t IN
         SELECT g.tgrelid, g.tgname FROM pg_trigger g
