@@ -28,7 +28,7 @@ class Places:
         ('s3://lake/totals', '/srv/lake/totals')
         >>> Places().checked("lake/totals")
         Traceback (most recent call last):
-        catalog.session.SqlError: 22023: invalid location "lake/totals" of a publication
+        catalog.session.SqlError: invalid location "lake/totals" of a publication
         """
         scheme = _SCHEME.match(location)
         local = location.removeprefix("file://")

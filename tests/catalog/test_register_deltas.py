@@ -340,6 +340,7 @@ def test_repair_leaves_alone_what_others_commit_meanwhile(sessions: Open) -> Non
 # On and off
 
 
+@pytest.mark.long
 def test_the_mode_is_switched_while_everybody_is_at_work(sessions: Open) -> None:
     """Whoever needs several tables of a register locks them in one order: nobody deadlocks."""
     connection = sessions()

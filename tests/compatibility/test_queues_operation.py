@@ -81,6 +81,7 @@ def psql(server: Headwater, database: str, command: str) -> tuple[str, str]:
     return done.stdout.strip(), done.stderr
 
 
+@pytest.mark.long
 def test_what_was_uninstalled_stays_away_until_it_is_asked_for(own_server: Headwater, eventually: Eventually) -> None:
     present = "SELECT to_regnamespace('pgque') IS NOT NULL"
     back = "CREATE EXTENSION pgque makes"

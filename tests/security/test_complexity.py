@@ -205,6 +205,7 @@ OFTEN = ("scalar subqueries", "ORs", "IN list", "CTEs")
     "shape",
     [pytest.param(s, marks=[] if s in (*OFTEN, "joins", "doubling CTEs") else pytest.mark.long) for s in SHAPES],
 )
+@pytest.mark.one_in(2)
 def test_stream_table_of_a_complex_query(strict: Headwater, database: Database, shape: str) -> None:
     with answered(strict):
         try:

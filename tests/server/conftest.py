@@ -160,7 +160,7 @@ def subscribed(feeding: tuple[RunningRelay, FeedEngine, str]) -> Iterator[Subscr
         direct.execute("drop table if exists t; create table t(a int primary key, b text)")
     engine.hub = FeedHub(dsn)
     wire = Wire(through(relay, dsn))
-    yield Subscribed(wire, engine.hub, relay.relay, through(relay, dsn), dsn)
+    yield Subscribed(wire, engine.hub, engine, relay.port, through(relay, dsn), dsn)
     wire.close()
 
 

@@ -88,6 +88,7 @@ def test_server_whose_role_is_no_superuser(tmp_path: Path, eventually: Eventuall
             db.assert_differential("a.counted")
 
 
+@pytest.mark.long
 def test_standby_refuses_and_goes_on_when_it_is_promoted(tmp_path: Path, eventually: Eventually) -> None:
     standby_data = tmp_path / "standby"
     with started_cluster(tmp_path / "primary") as primary:

@@ -397,6 +397,7 @@ def test_commands_say_that_stream_tables_are_uninstalled(own_server: Headwater) 
     assert status.stdout.count("uninstalled") == 1, status.stdout
 
 
+@pytest.mark.long
 def test_two_servers_and_a_role_that_is_no_superuser(
     own_server: Headwater, tmp_path: Path, eventually: Callable[..., Any]
 ) -> None:

@@ -298,6 +298,7 @@ def test_what_is_no_request_costs_nothing(measured: Measured) -> None:
     measured.until(lambda _: True)
 
 
+@pytest.mark.long
 def test_a_postgresql_that_hangs_leaves_stale_values_and_is_not_ready(measured: Measured) -> None:
     measured.until(lambda found: found.value("headwater_database_up", database="postgres") == 1)
     main = psutil.Process(int((measured.data / "postgres" / "postmaster.pid").read_text().split()[0]))

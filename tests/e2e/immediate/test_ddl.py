@@ -125,6 +125,7 @@ FOLLOWED = {
 
 
 @pytest.mark.parametrize("what", FOLLOWED)
+@pytest.mark.one_in(3)
 def test_it_becomes_immediate_again(live: Database, eventually: Callable[..., Any], what: str) -> None:
     ddl, writes = FOLLOWED[what]
     writer = live.connect()
@@ -215,6 +216,7 @@ ALTERED_TYPES = {
 
 
 @pytest.mark.parametrize("ddl", ALTERED_TYPES)
+@pytest.mark.one_in(2)
 def test_types_that_are_altered(live: Database, eventually: Callable[..., Any], ddl: str) -> None:
     """Writers go on, whatever has become of the query; it is equal again where it means anything."""
     query, goes_on = ALTERED_TYPES[ddl]
@@ -294,6 +296,7 @@ OBSTACLES = {
 
 
 @pytest.mark.parametrize("what", OBSTACLES)
+@pytest.mark.one_in(2)
 def test_an_obstacle_is_told_and_its_end_noticed(live: Database, eventually: Callable[..., Any], what: str) -> None:
     ddl, reason, undo = OBSTACLES[what]
     for statement in ddl:

@@ -351,7 +351,7 @@ class Writers(ClientThreads):
                 connection.execute("SELECT count(*) FROM joined")
 
 
-@pytest.mark.parametrize("rounds", [8, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.long)])
 def test_back_and_forth_under_writers_loses_nothing(
     live: Database, eventually: Callable[..., Any], rounds: int
 ) -> None:

@@ -135,6 +135,7 @@ ALTERATIONS = {
 
 
 @pytest.mark.parametrize("what", ALTERATIONS)
+@pytest.mark.one_in(2)
 def test_partitions_that_come_and_go(
     db: Database, live_db: Database, eventually: Callable[..., Any], what: str
 ) -> None:

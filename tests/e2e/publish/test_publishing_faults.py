@@ -283,6 +283,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Database, 
             running.stop()
 
 
+@pytest.mark.long
 def test_a_store_that_does_not_answer_holds_up_nothing(
     store: tuple[Database, subprocess.Popen[bytes]], eventually: Eventually
 ) -> None:

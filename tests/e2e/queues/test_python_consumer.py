@@ -691,6 +691,7 @@ def test_members_share_the_events_and_one_takes_over_what_the_other_leaves(
     crew.check(live_db.connection, "group")
 
 
+@pytest.mark.long
 def test_sign_of_life_keeps_a_batch(live_db: Database, eventually: Eventually) -> None:
     dsn = make(live_db, "orders")
     live_db.run("CREATE TABLE handled (member text)")

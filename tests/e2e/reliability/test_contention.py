@@ -195,6 +195,7 @@ def test_second_server_shares_the_database(
     eventually(lambda: live_db.value("SELECT s FROM sums") == 20100 + 2000)
 
 
+@pytest.mark.long
 def test_repair_that_waits_for_a_writer_holds_up_neither_other_stream_tables_nor_shutdown(
     own_server: Headwater, own_db: Database, eventually: Callable[..., Any]
 ) -> None:

@@ -38,6 +38,7 @@ def prepared(db: Database, parallel_rows: int) -> None:
     )
 
 
+@pytest.mark.long
 def test_server_killed_before_a_large_result_is_applied_leaves_nothing(server: Headwater) -> None:
     db = Database(server, "postgres")
     prepared(db, 1000)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from server.postgres.cluster import binaries
 
@@ -45,6 +46,7 @@ def test_stream_tables_of_a_restored_dump_go_on(db: Any, tmp_path: Path) -> None
         db.run(f"DROP DATABASE {target} WITH (FORCE)")
 
 
+@pytest.mark.long
 def test_gates_and_watermarks_of_a_restored_dump_hold(db: Any, tmp_path: Path, eventually: Any) -> None:
     target = f"{db.name}_restored"
     db.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")

@@ -618,6 +618,7 @@ def test_a_refresh_that_is_ended_midway_leaves_nothing_of_it(db: Database, event
         assert_reachable(db, "reach_a", "reach_b")
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_goes_on(own_server: Headwater, own_db: Database, eventually: Eventually) -> None:
     db = own_db
     pair(db, schedule="1s")

@@ -320,6 +320,7 @@ def test_java_that_is_found_is_preferred_to_the_bundled_one(tmp_path: Path) -> N
     assert find_java({"PATH": "", "JAVA_HOME": str(too_old.parent.parent)}) == bundled
 
 
+@pytest.mark.long
 def test_local_spark_on_the_bundled_java_lives_through_the_death_of_its_jvm(program: Program, tmp_path: Path) -> None:
     process = program(
         f"""

@@ -60,6 +60,7 @@ def _deafen_relay(relay: RunningRelay) -> None:
 
 @pytest.mark.parametrize("both_ways", [True, False])
 @pytest.mark.parametrize("query", ["select 1", LONG, "copy (select repeat('x', 1000)) to stdout"])
+@pytest.mark.one_in(2)
 def test_client_that_is_gone_is_given_up_where_it_is_owed_an_answer(
     start_relay: Callable[..., RunningRelay], dsn: str, query: str, both_ways: bool
 ) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from server.intercept.engine_interface import EngineInterface
 from server.protocol import messages as m
-from server.relay.relay import Relay
 from tests.server.subscriptions.feed_hub import FeedHub
 from tests.server.wire import Wire
 
@@ -16,7 +16,10 @@ class Subscribed:
 
     wire: Wire
     hub: FeedHub
-    relay: Relay
+    hooks: EngineInterface
+    """The engine behind the relay."""
+    port: int
+    """The relay's."""
     dsn: str
     direct: str
 

@@ -138,7 +138,7 @@ def test_read_only_transaction(subscribed: Subscribed) -> None:
 
 
 def test_shutdown_of_the_server(subscribed: Subscribed, start_relay: Callable[..., RunningRelay]) -> None:
-    relay = start_relay(hooks=subscribed.relay.context.hooks)
+    relay = start_relay(hooks=subscribed.hooks)
     wire = Wire(through(relay, subscribed.direct))
     wire.send(m.query(b"SUBSCRIBE t"))
     wire.until("T")
@@ -197,7 +197,7 @@ def test_session_that_is_cancelled_by_a_wrong_key_goes_on(subscribed: Subscribed
     subscribed.query("SUBSCRIBE t")
     pid = subscribed.wire.login.info.backend_pid
     subscribed.hub.feed()
-    with dial(subscribed.relay.port) as other:
+    with dial(subscribed.port) as other:
         other.sendall((16).to_bytes(4, "big") + (80877102).to_bytes(4, "big") + pid.to_bytes(4, "big") + b"nope")
         assert other.recv(1) == b""
     subscribed.hub.end()
