@@ -10,14 +10,13 @@ import asyncio
 import importlib.util
 import json
 import os
-from contextlib import suppress
 from dataclasses import asdict, replace
 
 import structlog
 
 from engine.child_process import python_command
-from engine.session.backoff import pause_after
 from server.console.config import LISTENS, ConsoleConfig
+from server.kept_process import end_within, keep_running
 from server.metrics.http import is_loopback
 from server.postgres.data_directory import StartupError
 
@@ -25,8 +24,6 @@ log = structlog.get_logger(__name__)
 
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
-STEADY_SECONDS = 60.0
-"""A process that has run so long has not failed at its start."""
 NEEDED = ("starlette", "uvicorn")
 ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SYSTEMROOT")
 """What the process has of the server's environment, in which there may be passwords."""
@@ -62,7 +59,8 @@ class ConsoleProcess:
         if not is_loopback(self.config.host) and self.config.tls_cert is None:
             log.warning("passwords are typed into the console without TLS: give --tls-cert and --tls-key")
         log.info("console is served", url=self.url)
-        self._keeping = asyncio.create_task(self._keep(), name="headwater console")
+        kept = keep_running("the console", lambda: self._process, self._start_again)
+        self._keeping = asyncio.create_task(kept, name="headwater console")
 
     async def stop(self) -> None:
         """End it."""
@@ -97,22 +95,13 @@ class ConsoleProcess:
             await self._end()
         return said
 
-    async def _keep(self) -> None:
-        loop = asyncio.get_running_loop()
-        failures = 0
-        while True:
-            began_at = loop.time()
-            if self._process is not None:
-                status = await self._process.wait()
-                log.error("the console has ended by itself", status=status)
-            failures = 1 if loop.time() - began_at > STEADY_SECONDS else failures + 1
-            await asyncio.sleep(pause_after(failures))
-            said = await self._start()
-            if said.startswith(LISTENS):
-                log.info("console is served again", url=self.url)
-            else:
-                self._process = None
-                log.error("the console could not be started again", reason=said)
+    async def _start_again(self) -> str | None:
+        """The same when it has ended by itself; why it could not be started."""
+        said = await self._start()
+        if said.startswith(LISTENS):
+            log.info("console is served again", url=self.url)
+            return None
+        return said
 
     async def _end(self) -> None:
         """Close its stdin, at which it ends; kill it if it does not."""
@@ -121,10 +110,4 @@ class ConsoleProcess:
             return
         if process.stdin is not None:
             process.stdin.close()
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        await end_within(process, STOP_SECONDS)

@@ -16,8 +16,8 @@ import structlog
 
 from engine.child_process import python_command
 from engine.service import Engine
-from engine.session.backoff import pause_after
 from engine.spark.tally import SparkLoad
+from server.kept_process import end_within, keep_running
 from server.postgres.data_directory import StartupError
 from server.protocol.startup import CancelRequest
 from server.relay.figures import Figures, own_figures, together
@@ -30,8 +30,6 @@ log = structlog.get_logger(__name__)
 START_SECONDS = 60.0
 STOP_SECONDS = 8.0
 """More than a process needs in which all sessions linger."""
-STEADY_SECONDS = 60.0
-"""A process that has run so long has not failed at its start."""
 FIGURES_SECONDS = 1.0
 """A process that does not say within this time what it has counted is left out."""
 
@@ -194,21 +192,16 @@ class RelayWorkers:
 
     async def _keep(self, worker: RelayWorker) -> None:
         """Start it anew when it ends by itself."""
-        loop = asyncio.get_running_loop()
-        failures = 0
-        while True:
-            began_at = loop.time()
-            if worker.process is not None:
-                status = await worker.process.wait()
-                log.error("a process that relays has ended by itself", worker=worker.number, status=status)
-            failures = 1 if loop.time() - began_at > STEADY_SECONDS else failures + 1
-            await asyncio.sleep(pause_after(failures))
+
+        async def start_again() -> str | None:
             try:
                 await self._start(worker)
-                log.info("a process relays again", worker=worker.number)
             except StartupError as error:
-                worker.process = None
-                log.error("a process that relays could not be started again", worker=worker.number, error=str(error))
+                return str(error)
+            log.info("a process relays again", worker=worker.number)
+            return None
+
+        await keep_running(f"relay worker {worker.number}", lambda: worker.process, start_again)
 
     async def _end(self, worker: RelayWorker) -> None:
         """Close its channel, at which it ends; kill it if it does not."""
@@ -218,13 +211,7 @@ class RelayWorkers:
             channel.close()
         if process is None:
             return
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        await end_within(process, STOP_SECONDS)
 
     # -- what they say -----------------------------------------------------------------------------------------------
 

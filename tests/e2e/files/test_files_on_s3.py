@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +13,7 @@ from deltalake import write_deltalake
 from psycopg import errors
 
 from tests.e2e.conftest import Database, Headwater
+from tests.s3_server import s3_server
 
 BUCKET = "files"
 
@@ -25,36 +21,8 @@ BUCKET = "files"
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
     """An S3 server with a bucket, told to the servers and clients started from here by the environment alone."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 90
-        while True:
-            try:
-                urllib.request.urlopen(url, timeout=5).close()
-                break
-            except OSError:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in (
-                ("AWS_ENDPOINT_URL", url),
-                ("AWS_ACCESS_KEY_ID", "test"),
-                ("AWS_SECRET_ACCESS_KEY", "test"),
-                ("AWS_REGION", "us-east-1"),
-                ("AWS_DEFAULT_REGION", "us-east-1"),
-                ("AWS_ALLOW_HTTP", "true"),
-            ):
-                patch.setenv(name, value)
-            boto3.client("s3", endpoint_url=url).create_bucket(Bucket=BUCKET)
-            yield url
-    finally:
-        server.kill()
-        server.wait()
+    with s3_server(BUCKET) as s3, s3.in_environment():
+        yield s3.url
 
 
 @pytest.fixture(scope="module")

@@ -5,16 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import psycopg
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
@@ -23,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.e2e.conftest import Database, Headwater, drop_role
 from tests.e2e.publish.test_publish import commits, publish, rows_in, rows_of, status, wait_published
+from tests.s3_server import s3_server
 
 Eventually = Callable[..., Any]
 
@@ -245,41 +242,15 @@ def test_many_commits_are_kept_house_with(db: Database, tmp_path: Path, eventual
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Database, subprocess.Popen[bytes]]]:
     """A server whose environment leads to an S3 server with a bucket, which can be stopped."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    moto = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (
-            ("AWS_ENDPOINT_URL", url),
-            ("AWS_ACCESS_KEY_ID", "test"),
-            ("AWS_SECRET_ACCESS_KEY", "test"),
-            ("AWS_REGION", "us-east-1"),
-            ("AWS_DEFAULT_REGION", "us-east-1"),
-            ("AWS_ALLOW_HTTP", "true"),
-        ):
-            patch.setenv(name, value)
+    with s3_server("lake") as s3, s3.in_environment():
         running = Headwater(tmp_path_factory.mktemp("publishing") / "data", "--warn-blocked", "200")
         try:
-            deadline = time.monotonic() + 90
-            while True:
-                try:
-                    urllib.request.urlopen(url, timeout=5).close()
-                    break
-                except OSError:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.1)
-            boto3.client("s3", endpoint_url=url).create_bucket(Bucket="lake")
             db = Database(running.start(), "postgres")
             prepare(db)
-            yield db, moto
+            yield db, s3.process
             db.close()
         finally:
-            moto.send_signal(signal.SIGCONT)
-            moto.kill()
-            moto.wait()
+            s3.process.send_signal(signal.SIGCONT)
             running.stop()
 
 

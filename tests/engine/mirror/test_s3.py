@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import boto3
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -23,50 +17,14 @@ from engine.session.snapshots import PgSnapshot
 from engine.spark.mirror_views import create_views
 from engine.spark.sessions import SparkSessions
 from tests.engine.mirror.mirror_laboratory import Laboratory, open_laboratory
+from tests.s3_server import s3_server
 
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, str]]:
-    """An S3 server in a process of its own, with a bucket: deltalake does not let go of the GIL while it waits."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        options = {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_REGION": "us-east-1",
-            "AWS_ALLOW_HTTP": "true",
-        }
-        _wait_for(options["AWS_ENDPOINT_URL"])
-        boto3.client(
-            "s3",
-            endpoint_url=options["AWS_ENDPOINT_URL"],
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-        ).create_bucket(Bucket="mirrors")
-        yield options
-    finally:
-        server.kill()
-        server.wait()
-
-
-def _wait_for(url: str) -> None:
-    deadline = time.monotonic() + 90
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+    """The options of an S3 server with a bucket."""
+    with s3_server("mirrors") as running:
+        yield running.options
 
 
 @pytest.fixture
