@@ -102,7 +102,7 @@ BEGIN
       AND (_unpublish.location IS NULL OR rtrim(p.location, '/') = rtrim(_unpublish.location, '/'));
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '42704', MESSAGE = format('stream table "%s" is not published%s', name,
-                                                                  coalesce(format(' at "%s"', location), ''));
+                                                                  coalesce(' at "' || location || '"', ''));
     END IF;
 END $$;
 

@@ -221,6 +221,8 @@ def test_a_location_has_one_publication_and_its_end_leaves_the_files(
     totals: Database, tmp_path: Path, eventually: Eventually
 ) -> None:
     place, other = tmp_path / "one", tmp_path / "other"
+    with pytest.raises(errors.UndefinedObject, match=r'stream table "totals" is not published(\n|$)'):
+        totals.run("SELECT pgtrickle.unpublish('totals')")
     publish(totals, "totals", place)
     publish(totals, "totals", other)
     wait_published(totals, eventually, place)
