@@ -484,6 +484,8 @@ BEGIN
             END IF;
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
             RETURN;
+        WHEN undefined_table THEN
+            NULL;  -- another one that removes them was faster
         END;
     END LOOP;
 END $$;
