@@ -127,6 +127,7 @@ BUILT_ON = {"0018_gates", "0019_wal_capture", "0023_definitions"}
 @pytest.mark.parametrize(
     "late", [s.version for s in bundled_scripts().migrations if s.version > "0018" and s.version not in BUILT_ON]
 )
+@pytest.mark.one_in(3)
 def test_a_migration_that_comes_after_later_ones_makes_the_same(
     cluster: EmbeddedPostgres, template: str, dsn: str, bare_connect: Connect, late: str
 ) -> None:

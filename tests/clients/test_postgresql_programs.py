@@ -33,6 +33,7 @@ def program(name: str, *arguments: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_dump_and_restore_with_jobs(db: Database, tmp_path: Path) -> None:
     for n in range(4):
         db.run(f"CREATE TABLE t{n} AS SELECT i AS id, i % 7 AS k FROM generate_series(1, 2000) AS i")

@@ -205,6 +205,7 @@ def test_window_call_with_filter_in_a_lateral_subquery_is_no_aggregate(laborator
 @pytest.mark.parametrize(
     "columns", ["{key} AS c0, {key} AS c1", "{key} AS c0, id AS c1", "GROUPING({key}) AS c0, id AS c1"]
 )
+@pytest.mark.one_in(3)
 def test_grouping_sets_by_a_constant(laboratory: Laboratory, columns: str, mode: RefreshMode) -> None:
     key = "length('x'::text)"
     text = f"SELECT {columns.format(key=key)} FROM a GROUP BY ROLLUP (({key}), (id))"

@@ -192,6 +192,7 @@ def test_a_row_has_the_values_that_it_was_made_of(lab: Laboratory) -> None:
         for place, (n, type_) in enumerate(GROUPED)
     ],
 )
+@pytest.mark.one_in(2)
 def test_equal_values_that_look_alike_are_shown_as_they_look(lab: Laboratory, number: int, type_: str) -> None:
     queries = {
         name: query.format(v=f"v{number}")

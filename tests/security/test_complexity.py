@@ -200,7 +200,7 @@ OFTEN = ("scalar subqueries", "ORs", "IN list", "CTEs")
 """What programs write; tried each time in both places."""
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "shape",
     [pytest.param(s, marks=[] if s in (*OFTEN, "joins", "doubling CTEs") else pytest.mark.long) for s in SHAPES],
@@ -219,6 +219,7 @@ def test_stream_table_of_a_complex_query(strict: Headwater, database: Database, 
 
 
 @pytest.mark.parametrize("shape", [pytest.param(s, marks=[] if s in OFTEN else pytest.mark.long) for s in SHAPES])
+@pytest.mark.one_in(2)
 def test_subscription_to_a_complex_query(strict: Headwater, database: Database, shape: str) -> None:
     with answered(strict):
         try:

@@ -112,6 +112,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.one_in(2)
 def test_writers_go_on_when_the_owner_loses_a_right(
     tables: Database, alice: Connection, bob: Connection, loss: str
 ) -> None:

@@ -85,6 +85,7 @@ def squatted(server: Headwater) -> Iterator[Squatted]:
 
 
 @pytest.mark.parametrize(("schema", "system"), SCHEMAS, ids=[schema for schema, _ in SCHEMAS])
+@pytest.mark.one_in(2)
 def test_schema_that_was_there_before(squatted: Squatted, schema: str, system: System) -> None:
     squatted.mallory.execute(f"CREATE SCHEMA {schema}")
     assert f'schema {schema} belongs to role "{ROLE}"' in str(squatted.refused(system).detail)
@@ -139,6 +140,7 @@ OBJECTS = {
 
 @pytest.mark.parametrize("schema", ["pgtrickle", "pgtrickle_changes"])
 @pytest.mark.parametrize("kind", list(OBJECTS))
+@pytest.mark.one_in(2)
 def test_object_in_a_schema_of_the_servers(squatted: Squatted, schema: str, kind: str) -> None:
     squatted.install(STREAM_TABLES)
     squatted.admin.execute(f"GRANT CREATE, USAGE ON SCHEMA {schema} TO {ROLE}; GRANT ALL ON SCHEMA public TO {ROLE}")

@@ -50,6 +50,7 @@ def run(database: Database, text: str, **names: sql.Composable) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.one_in(3)
 def test_stream_table(named: Database, name: str) -> None:
     """Schema, table, columns, enum type and label, view, function and the stream table have the name."""
     n = Q(name)
@@ -91,6 +92,7 @@ def test_stream_table(named: Database, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.one_in(2)
 def test_subscription(named: Database, name: str) -> None:
     """Table, column and cursor have the name; so has the source of a load generator."""
     n = Q(name)
@@ -174,6 +176,7 @@ def test_role(named: Database, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.one_in(2)
 def test_database(server: Headwater, name: str) -> None:
     """The database has the name: stream tables, queues and status work in it."""
     with psycopg.connect(server.dsn(), autocommit=True) as admin:

@@ -129,6 +129,7 @@ def test_list_of_registers_evaluates_no_view_and_nothing_with_the_readers_rights
 
 
 @pytest.mark.parametrize("kind", list(OWNERS_CODE))
+@pytest.mark.one_in(2)
 def test_owners_code_has_the_owners_rights_when_an_administrator_alters(dsn: str, roles: Connect, kind: str) -> None:
     admin, alice = roles(), roles(ALICE)
     alice.execute(CREATE.replace('"int"}\')', '"int"}\', high_write := true)'))

@@ -89,6 +89,7 @@ def assert_nothing_done(db: Any, history: int) -> None:
 
 
 @pytest.mark.parametrize("request_", list(REQUESTS))
+@pytest.mark.one_in(2)
 def test_maintenance_of_somebody_elses_table_makes_no_request(db: Any, mallory: Connection, request_: str) -> None:
     bait(mallory, REQUESTS[request_])
     history = db.value("SELECT count(*) FROM pgtrickle.pgt_refresh_history")
@@ -103,6 +104,7 @@ def test_maintenance_of_somebody_elses_table_makes_no_request(db: Any, mallory: 
 
 @pytest.mark.parametrize("request_", list(REQUESTS))
 @pytest.mark.parametrize("value", ["on", "off"])
+@pytest.mark.one_in(2)
 def test_security_definer_function_makes_no_request_for_its_caller(
     db: Any, mallory: Connection, request_: str, value: str
 ) -> None:

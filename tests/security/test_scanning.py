@@ -166,6 +166,7 @@ def filled(beginning: bytes, shape: bytes, size: int = MEGABYTE) -> bytes:
     "beginning",
     [each if each in SOME else pytest.param(each, marks=pytest.mark.long) for each in BEGINNINGS],
 )
+@pytest.mark.one_in(3)
 def test_a_megabyte_is_read_in_50_milliseconds(reader: str, beginning: str) -> None:
     slow = {
         shape: seconds

@@ -76,6 +76,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("body", ATTACKS.values(), ids=ATTACKS.keys())
+@pytest.mark.one_in(2)
 def test_others_are_told_everything(
     db: Database, role: Role, reader: Callable[..., Reader], eventually: Eventually, body: str
 ) -> None:

@@ -121,6 +121,7 @@ def assert_nothing_gained(db: Any) -> None:
 
 
 @pytest.mark.parametrize("name", list(NAMES))
+@pytest.mark.one_in(2)
 def test_name_of_a_function_is_not_read_as_the_context(db: Any, mallory: Connection, name: str) -> None:
     for body in BODIES:
         function = lay(mallory, NAMES[name], body)
@@ -132,6 +133,7 @@ def test_name_of_a_function_is_not_read_as_the_context(db: Any, mallory: Connect
 
 
 @pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.one_in(2)
 def test_whichever_way_the_function_is_run(db: Any, mallory: Connection, way: str) -> None:
     function = lay(mallory, "gift", "plpgsql")
     mallory.execute(

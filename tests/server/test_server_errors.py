@@ -87,7 +87,7 @@ def _answered(conversation: tuple[bytes, ...]) -> int:
     return conversation.count(S) + sum(part[0] == m.QUERY for part in conversation)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.usefixtures("held")
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
@@ -156,6 +156,7 @@ create event trigger deny on {event} execute function deny()
 
 @pytest.mark.parametrize("event", ["ddl_command_start", "ddl_command_end"])
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
+@pytest.mark.one_in(2)
 def test_event_trigger_that_denies_what_the_engine_does(
     engaged: Engaged, conversation: tuple[bytes, ...], event: str
 ) -> None:
@@ -193,6 +194,7 @@ def _held(engaged: Engaged, conversation: Sequence[bytes]) -> list[tuple[str, by
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
+@pytest.mark.one_in(3)
 def test_end_of_the_backend_at_each_step(
     engaged: Engaged, at_step: Callable[..., list[int]], conversation: tuple[bytes, ...]
 ) -> None:

@@ -31,6 +31,7 @@ def hold(courses: dict[str, Course]) -> None:
     assert sum(course.executors["spark"] for course in courses.values()) >= len(courses)
 
 
+@pytest.mark.long
 def test_queries_are_exact_after_every_change_on_sail(tmp_path_factory: pytest.TempPathFactory) -> None:
     for fresh_database in on("sail", tmp_path_factory):
         made: list[Database] = []

@@ -166,6 +166,7 @@ def parts(db: Database) -> Database:
         "WHEN MATCHED AND s.id = 3 THEN UPDATE SET v = 'x' WHEN MATCHED THEN UPDATE SET k = 3 - t.k",
     ],
 )
+@pytest.mark.one_in(2)
 def test_merge_that_moves_rows_is_refused(parts: Database, merge: str) -> None:
     statement = (
         f"MERGE INTO parts AS t USING (VALUES (1, 1), (2, 2), (3, 2), (70, 1)) AS s (id, k) ON t.id = s.id {merge}"

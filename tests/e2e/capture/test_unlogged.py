@@ -84,6 +84,7 @@ def test_clean_restart_empties_nothing_and_computes_nothing_anew(own_server: Hea
         db.assert_differential("plain")
 
 
+@pytest.mark.long
 def test_past_of_what_a_crash_has_emptied_is_not_held(
     own_server: Headwater, own_db: Database, eventually: Eventually
 ) -> None:

@@ -31,6 +31,7 @@ def is_marked(db: Database) -> bool:
 
 @pytest.mark.parametrize("role", ["origin", "replica"])
 @pytest.mark.parametrize("which", ["ALL", "USER", "one"])
+@pytest.mark.one_in(2)
 def test_disabling_a_trigger_marks_what_reads_the_table(db: Database, which: str, role: str) -> None:
     db.run(TABLE)
     db.create("total", "SELECT count(*) AS n, sum(v) AS s FROM t", schedule="1s")
@@ -77,6 +78,7 @@ def test_what_no_event_trigger_sees_is_found_by_the_scheduler(
     "ddl",
     ["ALTER TABLE t ALTER v TYPE bigint USING v * 10", "CREATE OR REPLACE VIEW w AS SELECT id, v * 10 AS v FROM t"],
 )
+@pytest.mark.one_in(2)
 def test_what_is_defined_anew_unseen_is_found_by_the_scheduler(
     live_db: Database, eventually: Eventually, ddl: str, mode: str
 ) -> None:

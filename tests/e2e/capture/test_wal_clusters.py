@@ -41,6 +41,7 @@ def in_front_of(
         server.stop()
 
 
+@pytest.mark.long
 def test_log_without_logical_decoding_is_refused(tmp_path: Path) -> None:
     with (
         started_cluster(tmp_path / "cluster", {"wal_level": "replica"}) as cluster,

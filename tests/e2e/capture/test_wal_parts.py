@@ -77,6 +77,7 @@ def test_statements_on_the_whole_and_on_partitions(partitioned: Database) -> Non
 
 
 @pytest.mark.parametrize("emptied", ["p", "p2", "p2a", "p3"])
+@pytest.mark.one_in(2)
 def test_partition_or_root_is_truncated(partitioned: Database, emptied: str) -> None:
     partitioned.run(f"TRUNCATE {emptied}; INSERT INTO p VALUES (1, 11, 'new')")
     partitioned.assert_refreshed("copy", "counts")
@@ -115,6 +116,7 @@ def test_statements_on_inheritance_children(inherited: Database) -> None:
     ],
     ids=["created", "attached", "detached", "dropped"],
 )
+@pytest.mark.one_in(2)
 def test_partition_comes_or_goes(partitioned: Database, eventually: Eventually, change: str) -> None:
     db = partitioned
     db.run(change)

@@ -285,6 +285,7 @@ def test_data_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
         (["--no-such-option"], "--no-such-option"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_bad_option_is_named_and_exits_with_2(tmp_path: Path, arguments: list[str], message: str) -> None:
     result = headwater("serve", "--data", tmp_path / "data", *arguments)
     assert result.returncode == 2

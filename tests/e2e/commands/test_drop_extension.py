@@ -366,6 +366,7 @@ def test_what_was_dropped_stays_away_when_clients_and_servers_come_back(
     assert "failed" not in own_server.log
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_behind_a_drop_ends_what_is_left_when_it_comes_back(
     own_server: Headwater, eventually: Callable[..., Any]
 ) -> None:

@@ -46,6 +46,7 @@ def parquet(path: Path, ids: list[int]) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.long
 def test_copy_from_s3(db: Database, endpoint: str, tmp_path: Path) -> None:
     db.run("CREATE TABLE orders (id int PRIMARY KEY, kind text)")
     put(endpoint, "orders/1.parquet", parquet(tmp_path / "x", [1, 2]))

@@ -154,7 +154,7 @@ def crash_rounds(server: Headwater, rounds: int, seed: int, eventually: Callable
 
 
 def test_killed_while_clients_write(own_server: Headwater, eventually: Callable[..., Any]) -> None:
-    crash_rounds(own_server, 2, 5, eventually)
+    crash_rounds(own_server, 1, 2, eventually)
 
 
 @pytest.mark.long

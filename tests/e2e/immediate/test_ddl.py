@@ -125,7 +125,7 @@ FOLLOWED = {
 
 
 @pytest.mark.parametrize("what", FOLLOWED)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_it_becomes_immediate_again(live: Database, eventually: Callable[..., Any], what: str) -> None:
     ddl, writes = FOLLOWED[what]
     writer = live.connect()
@@ -176,6 +176,7 @@ def test_columns_that_are_read_are_dropped_or_retyped(live: Database, eventually
     live.assert_current(*QUERIES)
 
 
+@pytest.mark.long
 def test_types_and_schemas_of_types_that_are_renamed(live: Database, eventually: Callable[..., Any]) -> None:
     live.run("CREATE TYPE s.mood AS ENUM ('sad', 'glad'); CREATE DOMAIN positive AS int CHECK (VALUE > 0)")
     live.run("CREATE TABLE m (id int PRIMARY KEY, mood s.mood); INSERT INTO m VALUES (1, 'sad')")
@@ -216,7 +217,7 @@ ALTERED_TYPES = {
 
 
 @pytest.mark.parametrize("ddl", ALTERED_TYPES)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 def test_types_that_are_altered(live: Database, eventually: Callable[..., Any], ddl: str) -> None:
     """Writers go on, whatever has become of the query; it is equal again where it means anything."""
     query, goes_on = ALTERED_TYPES[ddl]
@@ -421,6 +422,7 @@ def pg(db: Database, program: str, *arguments: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.long
 def test_dumped_and_restored(live: Database, tmp_path: Any, eventually: Callable[..., Any]) -> None:
     name = f"{live.name}_restored"
     dump = str(tmp_path / "dump")

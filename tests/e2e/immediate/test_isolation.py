@@ -338,11 +338,13 @@ def theatre(shared_db: Database) -> Iterator[Theatre]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.one_in(3)
 def test_two_sessions_of_one_statement(theatre: Theatre, name: str) -> None:
     theatre.play(name, [(RC, RC), (S, S), (RR, RC)], 1)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.one_in(3)
 def test_two_sessions_of_two_statements(theatre: Theatre, name: str) -> None:
     """A third of the orders, from one session after the other to both in turn."""
     theatre.play(name, [(RC, RC)], 2, every=3)
@@ -437,6 +439,7 @@ OLDER = {
 
 
 @pytest.mark.parametrize("query", OLDER)
+@pytest.mark.one_in(3)
 def test_transaction_with_a_snapshot_older_than_the_stream_table_fails(db: Database, query: str) -> None:
     """It does not see what is stored: to change that would be to guess."""
     db.run(TABLES + RESET)

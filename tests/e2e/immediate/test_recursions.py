@@ -41,6 +41,7 @@ def forest(db: Database) -> Database:
 
 
 @pytest.mark.parametrize("what", QUERIES)
+@pytest.mark.one_in(2)
 def test_a_recursion_is_followed_so_deep_and_no_deeper(forest: Database, what: str) -> None:
     """A chain of just that depth below what is there is exact; a longer one, and a cycle, undo the statement."""
     forest.create("st", QUERIES[what], refresh_mode="IMMEDIATE")

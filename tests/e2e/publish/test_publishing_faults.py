@@ -38,7 +38,10 @@ def db(emptied_db: Database) -> Database:
     return emptied_db
 
 
-def test_exactly_once_when_the_server_is_killed(own_server: Headwater, tmp_path: Path, eventually: Eventually) -> None:
+@pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.long)])
+def test_exactly_once_when_the_server_is_killed(
+    own_server: Headwater, tmp_path: Path, eventually: Eventually, rounds: int
+) -> None:
     """Before and after commits, at any moment: each transaction's refresh is there once, in order."""
     place = tmp_path / "totals"
     db = Database(own_server, "postgres")
@@ -47,7 +50,7 @@ def test_exactly_once_when_the_server_is_killed(own_server: Headwater, tmp_path:
     publish(db, "totals", place)
     wait_published(db, eventually, place)
     expected = [rows_of(place)]
-    for round_ in range(4):
+    for round_ in range(rounds):
         for number in range(5):
             db.run("UPDATE orders SET amount = amount + 1 WHERE id = %s", round_ * 5 + number + 1)
             db.refresh("totals")
@@ -186,6 +189,7 @@ def test_a_place_that_becomes_somebody_elses_is_left_alone(
     db.close()
 
 
+@pytest.mark.long
 def test_a_version_that_was_put_back_is_replaced(own_server: Headwater, tmp_path: Path, eventually: Eventually) -> None:
     """What the catalog has let go of is not there to be published again."""
     place = tmp_path / "totals"
@@ -222,6 +226,7 @@ def test_drop_extension_ends_publications(live_db: Database, tmp_path: Path, eve
     assert live_db.rows("SELECT * FROM pgtrickle.pgt_publications") == []
 
 
+@pytest.mark.long
 def test_many_commits_are_kept_house_with(db: Database, tmp_path: Path, eventually: Eventually) -> None:
     """A checkpoint every 50 commits, few files after 100."""
     place = tmp_path / "rows"

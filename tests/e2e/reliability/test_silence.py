@@ -51,6 +51,7 @@ def behind(cluster: EmbeddedPostgres, database: str, network: SilentNetwork, tmp
     server.stop()
 
 
+@pytest.mark.long
 def test_server_stops_all_the_same(behind: Database, network: SilentNetwork) -> None:
     network.fall_silent()
     began = time.monotonic()

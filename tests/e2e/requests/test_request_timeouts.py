@@ -64,6 +64,7 @@ def busy(db: Database) -> Database:
     [_simple, _several, _prepared, _in_a_block, _in_a_pipeline, _unannounced],
     ids=lambda call: call.__name__[1:],
 )
+@pytest.mark.one_in(3)
 def test_refresh_that_is_out_of_time_is_an_error_and_the_session_goes_on(
     busy: Database, setting: str, sqlstate: str, call: Callable[[Connection], None]
 ) -> None:

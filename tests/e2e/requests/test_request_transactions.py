@@ -118,6 +118,7 @@ class TestTransactionBlock:
             ("DROP EXTENSION pg_trickle", "cannot execute DROP EXTENSION"),
         ],
     )
+    @pytest.mark.one_in(2)
     def test_read_only_transaction_is_refused(self, db: Any, request_: str, words: str) -> None:
         db.create("kept", "SELECT id FROM t")
         db.run("INSERT INTO t VALUES (3, 'c')")

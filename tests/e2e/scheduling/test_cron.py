@@ -30,6 +30,7 @@ def source(live_db: Database) -> None:
         *((alias, alias) for alias in ("@daily", "@weekly", "@monthly", "@yearly")),
     ],
 )
+@pytest.mark.one_in(2)
 def test_what_cron_can_say(live_db: Database, given: str, kept: str) -> None:
     live_db.create("total", "SELECT sum(v) AS s FROM t", schedule=given)
     assert live_db.state("total")["schedule"] == kept
@@ -54,6 +55,7 @@ def test_what_cron_can_say(live_db: Database, given: str, kept: str) -> None:
         ("? * * * *", None),
     ],
 )
+@pytest.mark.one_in(3)
 def test_nonsense_is_refused(live_db: Database, schedule: str, detail: str | None) -> None:
     live_db.create("kept", "SELECT sum(v) AS s FROM t", schedule="1h")
     for call in (

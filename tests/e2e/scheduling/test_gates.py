@@ -258,6 +258,7 @@ def test_refresh_asks_in_its_own_snapshot_what_holds_it_back(db: Database) -> No
         ("part", "st"),
     ],
 )
+@pytest.mark.one_in(2)
 def test_what_a_gate_holds_back(db: Database, gated: str, read: str) -> None:
     db.run("CREATE TABLE part (id int) PARTITION BY RANGE (id); CREATE VIEW seen AS SELECT id FROM part")
     db.run("CREATE TABLE part1 PARTITION OF part FOR VALUES FROM (0) TO (10); CREATE TABLE other (id int)")
@@ -325,6 +326,7 @@ def test_gate_is_part_of_the_transaction(orders: Database) -> None:
     ],
 )
 @pytest.mark.parametrize("function", ["gate_source", "ungate_source"])
+@pytest.mark.one_in(2)
 def test_bad_arguments(orders: Database, function: str, argument: str, state: str) -> None:
     orders.run("CREATE TEMP TABLE mine (id int)")
     with pytest.raises(psycopg.Error) as error:

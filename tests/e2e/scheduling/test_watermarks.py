@@ -199,6 +199,7 @@ def test_two_loaders_of_a_source_wait_for_each_other(orders: Database) -> None:
         ("drop_watermark_group('nothing')", "42704"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_bad_arguments(orders: Database, call: str, state: str) -> None:
     orders.run(GROUP, "there", ["orders", "order_lines"], 0)
     with pytest.raises(psycopg.Error) as error:

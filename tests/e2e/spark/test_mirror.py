@@ -64,6 +64,7 @@ def test_server_killed_while_it_ships_or_folds_never_uses_a_wrong_mirror(tmp_pat
         server.stop()
 
 
+@pytest.mark.long
 def test_mirror_of_a_dropped_database_goes_with_it(tmp_path: Path) -> None:
     server = Headwater(tmp_path / "data", "--spark", "sail", "--mirror", str(tmp_path / "elsewhere")).start()
     try:

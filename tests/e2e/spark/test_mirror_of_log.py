@@ -68,6 +68,7 @@ def test_mirror_follows_the_log(db: Database, eventually: Eventually, seconds: i
     assert computed(db, "sums") == ("DIFFERENTIAL", "spark", False)
 
 
+@pytest.mark.long
 def test_mirror_of_partitions_that_are_emptied(db: Database, eventually: Eventually) -> None:
     db.run(
         "CREATE TABLE p (id int, k int, PRIMARY KEY (id, k)) PARTITION BY LIST (k);"

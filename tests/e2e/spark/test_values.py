@@ -105,6 +105,7 @@ def test_not_a_number_beside_one_other_value(db: Database) -> None:
         ),
     ],
 )
+@pytest.mark.one_in(3)
 def test_what_stays_in_postgresql_says_why(db: Database, query: str, reason: str) -> None:
     db.run("UPDATE people SET rate = 'NaN' WHERE id = 20")
     session = db.connect()

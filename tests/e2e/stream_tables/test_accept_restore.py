@@ -76,6 +76,7 @@ def test_gates_and_watermarks_of_a_restored_dump_hold(db: Any, tmp_path: Path, e
         db.run(f"DROP DATABASE {target} WITH (FORCE)")
 
 
+@pytest.mark.long
 def test_registers_of_a_restored_dump_go_on(db: Any, tmp_path: Path) -> None:
     """Standard, in high-write mode with a row that waits in the buffer, and of turnovers; what was corrected, too."""
     target = f"{db.name}_restored"

@@ -24,6 +24,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.one_in(3)
 def test_settings_of_the_client_make_no_difference(shared_db: Any, setting: str) -> None:
     db = shared_db
     db.run("CREATE TABLE t (id int PRIMARY KEY, v text, f float8, b bytea, at date, i interval)")

@@ -79,6 +79,7 @@ def create(request: pytest.FixtureRequest, db: Any) -> Callable[..., None]:
         ("SELECT id, ctid FROM t INTO x", "42601", ""),
     ],
 )
+@pytest.mark.one_in(2)
 def test_wrong_query(db: Any, create: Callable[..., None], query: str, sqlstate: str, named: str) -> None:
     before = db.traces()
     with pytest.raises(psycopg.Error) as caught:
@@ -103,6 +104,7 @@ def test_wrong_query(db: Any, create: Callable[..., None], query: str, sqlstate:
         ("SELECT t.id FROM t, bare", "without columns"),
     ],
 )
+@pytest.mark.one_in(2)
 def test_differential_refuses_what_auto_computes_in_full(db: Any, query: str, named: str) -> None:
     before = db.traces()
     with pytest.raises(psycopg.errors.FeatureNotSupported) as caught:
@@ -173,6 +175,7 @@ def test_impossible_name(db: Any, name: str | None, sqlstate: str) -> None:
 @pytest.mark.parametrize(
     "schedule", ["", "soon", "5", "5x", "-5s", "0s", "1.5m", "s5", "1h 30", "99999999999999999999s", "60 * * * *"]
 )
+@pytest.mark.one_in(3)
 def test_schedule_that_is_none(db: Any, schedule: str) -> None:
     before = db.traces()
     with pytest.raises((psycopg.errors.InvalidParameterValue, psycopg.errors.FeatureNotSupported)) as caught:
@@ -285,6 +288,7 @@ def test_dml_on_a_stream_table(db: Any, statement: str) -> None:
         "DROP COLUMN __pgt_row_id",
     ],
 )
+@pytest.mark.one_in(2)
 def test_alteration_of_a_stream_tables_columns(db: Any, alteration: str) -> None:
     db.create("copy", "SELECT id, k, v FROM t")
     db.run("CREATE TABLE IF NOT EXISTS parent (id int, k int)")

@@ -54,7 +54,7 @@ def actions(db: Database, name: str) -> list[str]:
     return [row["action"] for row in db.history(name)]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     "change",
     [
@@ -148,6 +148,7 @@ def test_readers_below_get_what_differs(db: Database) -> None:
     assert {row[1] for row in changes} == {-1} and len({row[2:] for row in changes}) == 20
 
 
+@pytest.mark.long
 def test_three_members_with_readers_and_sources_between(db: Database) -> None:
     """Alternating paths: an even number of steps by train, then by ship, then by train again."""
     db.run("CREATE TABLE train (a int, b int); CREATE TABLE ship (a int, b int); CREATE TABLE start (a int)")
@@ -186,6 +187,7 @@ def test_three_members_with_readers_and_sources_between(db: Database) -> None:
         db.assert_current("by_train", "arrived", "by_ship", "visits")
 
 
+@pytest.mark.long
 def test_what_has_no_fixed_point_is_given_up(db: Database) -> None:
     pair(db)
     with pytest.raises(psycopg.errors.ProgramLimitExceeded) as failure:
@@ -292,6 +294,7 @@ def test_closed_by_two_that_do_not_see_each_other(db: Database, allowed: str) ->
         ),
     ],
 )
+@pytest.mark.one_in(3)
 def test_queries_that_are_not_monotone_are_refused_by_name(db: Database, query: str, construct: str) -> None:
     db.run("CREATE TABLE edges (src int, dst int)")
     db.create("reach_a", "SELECT DISTINCT src, dst FROM edges")
@@ -365,6 +368,7 @@ def test_status_and_history(db: Database) -> None:
 
 
 @pytest.mark.parametrize("opened", ["alter a", "alter b", "drop a", "drop table b", "drop both"])
+@pytest.mark.one_in(2)
 def test_a_circle_that_is_opened_is_none(db: Database, opened: str) -> None:
     pair(db)
     if opened == "alter a":

@@ -76,6 +76,7 @@ def _until_terminated(follow: Callable[..., None], *arguments: Any) -> None:
         follow(*arguments)
 
 
+@pytest.mark.long
 def test_lake_has_every_change_once(live_db: Database, eventually: Callable[..., Any], tmp_path: Path) -> None:
     text, location = page("how-to/lake.md"), str(tmp_path / "orders")
     live_db.run(re.findall(r"```sql\n(.*?)```", text, re.DOTALL)[0])

@@ -35,6 +35,7 @@ def db(emptied_db: Database) -> Database:
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES.keys())
+@pytest.mark.one_in(2)
 def test_query_is_maintained_differentially(db: Database, query: str) -> None:
     db.run(TABLES)
     db.create("st", query, refresh_mode="DIFFERENTIAL")

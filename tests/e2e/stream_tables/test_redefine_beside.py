@@ -60,6 +60,7 @@ def computing(db: Database, eventually: Callable[..., Any], query: str, end: str
 
 
 @pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.one_in(2)
 def test_readers_go_on_while_another_query_is_computed(db: Database, eventually: Callable[..., Any], name: str) -> None:
     db.run(SOURCE)
     db.create("st", TOTALS)

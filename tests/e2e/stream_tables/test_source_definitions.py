@@ -68,7 +68,7 @@ def db(emptied_db: Database) -> Database:
     return emptied_db
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     ("change", "mode"),
     [
@@ -205,6 +205,7 @@ RETYPED = {
 
 @pytest.mark.parametrize("mode", ["AUTO", "FULL"])
 @pytest.mark.parametrize("change", RETYPED.values(), ids=list(RETYPED))
+@pytest.mark.one_in(3)
 def test_a_column_of_another_type_is_followed(db: Any, change: str, mode: str) -> None:
     db.run(TABLES + "DROP VIEW w; ALTER TABLE t ALTER c TYPE varchar(3)")
     for name, query in {
@@ -261,6 +262,7 @@ BLOCKED = [
 
 
 @pytest.mark.parametrize("ddl", BLOCKED)
+@pytest.mark.one_in(2)
 def test_ddl_on_sources_can_be_blocked(db: Any, ddl: str) -> None:
     db.run(TABLES + ("" if " w " in ddl else "DROP VIEW w"))
     db.create("copy", "SELECT id, a FROM t")

@@ -22,6 +22,7 @@ HARMS = ["file gone", "file cut", "log cut", "log gone", "all gone", "foreign co
 
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("part", ["base", "changes"])
+@pytest.mark.one_in(2)
 async def test_damaged_mirror_is_noticed_and_rebuilt(laboratory: Laboratory, harm: str, part: str) -> None:
     await laboratory.rows("id", "v")
     await laboratory.run("INSERT INTO public.t VALUES (6, 'v6', 0)")

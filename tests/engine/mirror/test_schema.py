@@ -24,6 +24,7 @@ async def test_captured_columns_are_there_before_they_are_asked_for(laboratory: 
         ("ALTER TABLE public.t DROP CONSTRAINT t_pkey", ("id", "v")),
     ],
 )
+@pytest.mark.one_in(2)
 async def test_schema_changes_reach_the_mirror(laboratory: Laboratory, change: str, names: tuple[str, ...]) -> None:
     await laboratory.rows("id", "v")
     await laboratory.run("UPDATE public.t SET v = 'before' WHERE id = 3", change)

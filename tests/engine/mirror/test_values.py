@@ -89,6 +89,7 @@ OTHER_TYPES = {
 
 
 @pytest.mark.parametrize("type_", OTHER_TYPES)
+@pytest.mark.one_in(2)
 async def test_values_are_the_same_in_base_and_log_as_in_postgresql(laboratory: Laboratory, type_: str) -> None:
     await laboratory.run(f"CREATE TABLE public.x (k int PRIMARY KEY, v {type_})")
     for part, offset in (("base", 0), ("log", 100)):

@@ -30,6 +30,7 @@ LOSE_CONNECTION = "SELECT count(pg_terminate_backend(pid)) FROM pgtrickle.pgt_le
         "ALTER VIEW seen_by OWNER TO pg_monitor",
     ],
 )
+@pytest.mark.one_in(2)
 def test_what_is_read_has_become_another_thing(subscriptions: Subscriptions, change: str) -> None:
     """Its names and types may be the same, but not what was captured of it."""
     lab = subscriptions
@@ -110,6 +111,7 @@ def test_partitioned_tables(subscriptions: Subscriptions) -> None:
         ("ALTER TABLE {t} DISABLE TRIGGER ALL", "55000"),
     ],
 )
+@pytest.mark.one_in(2)
 def test_change_of_what_is_read_ends_the_subscription(
     subscriptions: Subscriptions, statement: str, sqlstate: str
 ) -> None:

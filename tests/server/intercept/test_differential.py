@@ -150,6 +150,7 @@ IN_A_PIPELINE = (
 
 
 @pytest.mark.parametrize("text", IN_A_PIPELINE)
+@pytest.mark.one_in(2)
 def test_transaction_control_behind_what_the_server_has_begun_a_transaction_for(
     relay: RunningRelay, dsn: str, text: str
 ) -> None:
@@ -185,6 +186,7 @@ class Calling(NoEngine):
 
 @pytest.mark.parametrize("text", ["commit", "end work and chain", "/* all */ commit", "prepare transaction 'never'"])
 @pytest.mark.parametrize("before", ["insert into c values (1)", "select 1/0", "insert into d values (1), (1)"])
+@pytest.mark.one_in(2)
 def test_commit_that_waits_for_what_comes_before_it(
     start_relay: Callable[..., RunningRelay], dsn: str, text: str, before: str
 ) -> None:
@@ -238,6 +240,7 @@ REPLACED = (  # what replaces it, or removes it
 
 @pytest.mark.parametrize("text", ["rollback and chain", "commit and chain", "rollback"])
 @pytest.mark.parametrize("behind", [*OLDER, *REPLACED])
+@pytest.mark.one_in(3)
 def test_statement_without_a_name_that_a_batch_before_the_last_has_prepared(
     relay: RunningRelay, dsn: str, behind: tuple[bytes, ...], text: str
 ) -> None:

@@ -80,6 +80,7 @@ def _held(dsn: str, sent: list[list[bytes]], piecewise: bool) -> list[tuple[str,
 
 @pytest.mark.parametrize("piecewise", [False, True])
 @pytest.mark.parametrize("sent", MEMBERS)
+@pytest.mark.one_in(3)
 def test_is_carried_out_before_the_commit(
     calling: Engaged, sent: Callable[[str], list[list[bytes]]], piecewise: bool
 ) -> None:
@@ -90,6 +91,7 @@ def test_is_carried_out_before_the_commit(
 
 @pytest.mark.parametrize("piecewise", [False, True])
 @pytest.mark.parametrize("sent", MEMBERS)
+@pytest.mark.one_in(3)
 def test_that_fails_fails_with_the_engines_error(
     calling: Engaged, sent: Callable[[str], list[list[bytes]]], piecewise: bool
 ) -> None:

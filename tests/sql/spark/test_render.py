@@ -50,8 +50,8 @@ ALL = (pytest.mark.long, pytest.mark.timeout(3600))
 @pytest.mark.parametrize(
     ("target", "extent"),
     [
-        pytest.param("sail", "quick", marks=pytest.mark.long),
-        ("local[2]", "quick"),
+        ("sail", "quick"),
+        pytest.param("local[2]", "quick", marks=pytest.mark.long),
         pytest.param("sail", "all", marks=ALL),
         pytest.param("local[2]", "all", marks=ALL),
     ],
