@@ -47,6 +47,7 @@ class LoopWatch:
         self._thread = threading.get_ident()
         self._clock = _clock_of(self._thread)
         self._schedstat = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        self._own_schedstat = Path("/proc/thread-self/schedstat")
         self._told: set[str] = set()
         self._stopped = threading.Event()
         frame = sys._getframe()
@@ -61,15 +62,13 @@ class LoopWatch:
         self._stopped.set()
 
     def _watch(self) -> None:
-        before = self._clock()
+        before, kept = self._clock(), self._kept()
         while not self._stopped.wait(self._limit / 2):
-            now = self._clock()
-            if now - before > self._limit / 4:
-                self._follow(before)
-                now = self._clock()
-            before = now
+            if self._clock() - before > self._limit / 4:
+                self._follow(kept)
+            before, kept = self._clock(), self._kept()
 
-    def _follow(self, before: float) -> None:
+    def _follow(self, kept: float) -> None:
         """Look at the loop until it has come to the end of its queue."""
         came = threading.Event()
         try:
@@ -78,29 +77,31 @@ class LoopWatch:
             self._stopped.set()
             return
         callback: FrameType | None = None
-        cpu, wall = before, self._wall()
-        last = before
+        cpu, wall = self._clock(), self._wall()
         while not came.wait(LOOK) and not self._stopped.is_set():
             frame = sys._current_frames().get(self._thread)
             if frame is None:
                 return
             found, now = self._callback(frame), self._clock()
             if found is not callback:
-                # One that holds the interpreter keeps this thread from looking until it is nearly over. But so do
-                # others that run on all processors, while the loop goes on.
-                callback, cpu, wall = found, last if now - last > SURE * self._limit else now, self._wall()
-            last = now
+                # One that holds the interpreter keeps this thread from looking until it is nearly over.
+                held = self._kept() - kept
+                callback, cpu, wall = found, now - held if held > SURE * self._limit else now, self._wall()
+            kept = self._kept()
             waited = self._wall() - wall
             if callback is not None and (now - cpu > self._limit or waited > self._limit * WAITING):
                 self._tell(frame, now - cpu, waited)
 
     def _wall(self) -> float:
         """The time that passes while the loop's thread does not wait for a CPU, as far as the system tells that."""
-        try:
-            delayed = int(self._schedstat.read_text().split()[1])
-        except (OSError, IndexError):
-            delayed = 0
-        return time.monotonic() - delayed / 1e9
+        return time.monotonic() - _delayed(self._schedstat)
+
+    def _kept(self) -> float:
+        """The loop's time on the CPU but for that in which this thread, the looking one, waited for a CPU.
+
+        Others that run on all processors keep it from looking as well, while the loop goes from callback to callback.
+        """
+        return self._clock() - _delayed(self._own_schedstat)
 
     def _callback(self, frame: FrameType) -> FrameType | None:
         """The outermost frame of the callback that runs; None if none does."""
@@ -132,6 +133,14 @@ def _clock_of(thread: int) -> Callable[[], float]:
         return time.monotonic
     clock = time.pthread_getcpuclockid(thread)
     return lambda: time.clock_gettime(clock)
+
+
+def _delayed(schedstat: Path) -> float:
+    """Seconds for which a thread could have run and has waited for a CPU, as far as the system tells that."""
+    try:
+        return int(schedstat.read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def _is_own(file: str) -> bool:
