@@ -205,7 +205,6 @@ OFTEN = ("scalar subqueries", "ORs", "IN list", "CTEs")
     "shape",
     [pytest.param(s, marks=[] if s in (*OFTEN, "joins", "doubling CTEs") else pytest.mark.long) for s in SHAPES],
 )
-@pytest.mark.one_in(2)
 def test_stream_table_of_a_complex_query(strict: Headwater, database: Database, shape: str) -> None:
     with answered(strict):
         try:
@@ -299,6 +298,7 @@ def test_complex_queries_of_one_role_leave_compilers_to_others(strict: Headwater
 
 
 @pytest.mark.parametrize("statement", ["SELECT pgtrickle.create_stream_table('x', $q${}$q$)", "SUBSCRIBE ({})"])
+@pytest.mark.one_in(2)
 def test_cancel_ends_the_compilation(patient: Headwater, eventually: Callable[..., Any], statement: str) -> None:
     with prepared(patient) as database:
         database.create("simple", "SELECT a, count(*) AS n FROM t GROUP BY a")

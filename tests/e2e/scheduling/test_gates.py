@@ -20,6 +20,12 @@ GATED = "source public.orders is gated"
 HELD_BACK = "SELECT pgt_name FROM pgtrickle._held_back() JOIN pgtrickle.pgt_stream_tables USING (pgt_id)"
 
 
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
 def gate(db: Database, *sources: str) -> None:
     """At once: the scheduler sees all of them or none."""
     db.run("SELECT pgtrickle.gate_source(source) FROM unnest(%s::text[]) AS source", list(sources))

@@ -15,6 +15,12 @@ ACTIVE = ("ACTIVE", "DIFFERENTIAL")
 
 
 @pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
+@pytest.fixture
 def reports(db: Database) -> Database:
     """The stream tables of the reference's example."""
     db.run("CREATE TABLE orders (id int PRIMARY KEY, customer int, amount int)")

@@ -29,6 +29,12 @@ SELECT src, dst FROM reach ORDER BY 1, 2
 """
 
 
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
 def alter(db: Database, name: str, query: str) -> None:
     db.run("SELECT pgtrickle.alter_stream_table(%s, query => %s)", name, query)
 

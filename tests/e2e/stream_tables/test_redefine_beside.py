@@ -31,6 +31,12 @@ AHEAD = (
 )
 
 
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
 @contextmanager
 def computing(db: Database, eventually: Callable[..., Any], query: str, end: str = "") -> Iterator[list[BaseException]]:
     """Another query for `st` is being computed in the block, and cannot go on; in the end it has become its query."""

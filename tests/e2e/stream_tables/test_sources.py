@@ -16,6 +16,12 @@ from tests.e2e.conftest import Database, Headwater, _database
 Eventually = Callable[..., Any]
 
 
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
 @pytest.fixture(scope="module")
 def sources(server: Headwater) -> Iterator[Database]:
     """One database for all of this file."""

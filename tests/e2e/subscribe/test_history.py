@@ -18,6 +18,12 @@ Eventually = Callable[..., Any]
 HELD = "SELECT held_from FROM pgtrickle.history_status() WHERE name = %s AND error IS NULL"
 
 
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    """Nothing is refreshed but by hand."""
+    return emptied_db
+
+
 @pytest.fixture(scope="module")
 def past(server: Headwater) -> Iterator[Database]:
     """One database for all of this file."""
