@@ -81,8 +81,9 @@ async def enter_immediate(
 ) -> None:
     """Have triggers maintain a stream table that was just refreshed, from now on.
 
-    In a READ COMMITTED transaction. Raises SqlError: 0A000 where a source cannot have such triggers, 42501 where the
-    owner may not make them, 55P03 if a source stays locked for `patience` seconds; and NotDifferentiable.
+    In a READ COMMITTED transaction. One that must be repaired meanwhile stays as it is: each refresh tries this again.
+    Raises SqlError: 0A000 where a source cannot have such triggers, 42501 where the owner may not make them, 55P03 if a
+    source stays locked for `patience` seconds; and NotDifferentiable.
     """
     await with_lock_retry(session, "SELECT pgtrickle._try_lock_sources($1::bigint)::text", pgt_id, patience=patience)
     found = await begin(session, pgt_id)
@@ -95,6 +96,9 @@ async def enter_immediate(
         )
     if not awaits_triggers(found):
         return  # another session was faster
+    if must_be_repaired(found):
+        # What it reads was altered while this waited. A partition that was attached then is not among what is locked.
+        return
     work_on_behalf_of(found.owner)
     if not is_fresh(found):
         await refresh(session, found, initiator=initiator, spark=NoSpark(LOCKED, spark.lake))

@@ -24,7 +24,7 @@ from engine.requests import requests
 from engine.requests.circle_refresh import TOGETHER
 from engine.requests.create import undo_creation
 from engine.requests.immediate import awaiting_triggers, enter_if_possible
-from engine.requests.repair import CaptureBroken, prepare
+from engine.requests.repair import CaptureBroken, must_be_repaired, prepare
 from engine.requests.requests import ComesLate, HeldBack, Request, Scheduled, refresh_scheduled
 from engine.scheduling.scheduler import Turn
 from engine.scheduling.waiting import skipped
@@ -258,7 +258,9 @@ async def _repair(session: PooledSession, pgt_id: int) -> None:
     """
     try:
         async with session.transaction("read_committed", impatient=True):
-            await prepare(session, await begin(session, pgt_id, wait=False), patience=0)
+            context = await begin(session, pgt_id, wait=False)
+            if must_be_repaired(context):  # nobody else has done it meanwhile
+                await prepare(session, context, patience=0)
     except SqlError as error:
         if error.sqlstate in PERMANENT:
             async with session.transaction("read_committed", impatient=True):

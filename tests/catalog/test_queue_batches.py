@@ -360,3 +360,38 @@ def test_a_batch_is_read_by_index(subscribed: Queue) -> None:
         query = subscribed.value("SELECT pgque._batch_query(pgque._batch(%s), 'ev_id')", batch)
         (plan,) = subscribed.rows(f"EXPLAIN (FORMAT JSON) {query}")[0]
     assert "event" in str(plan) and "txid_idx" in str(plan)
+
+
+def test_a_batch_leaves_the_indexes_of_subscriptions_as_they_are(subscribed: Queue) -> None:
+    """Its updates are HOT: what a consumer does many times a second makes no entries for dead rows."""
+    done = (
+        "SELECT pg_stat_get_xact_tuples_updated(c), pg_stat_get_xact_tuples_hot_updated(c)"
+        " FROM (VALUES ('pgque.subscription'::regclass)) AS t (c)"
+    )
+    for payload in ("x", "y"):
+        subscribed.send(payload)
+        subscribed.tick()
+    with subscribed.connection.transaction():
+        assert receive(subscribed) == ["x"]
+        subscribed.value("SELECT pgque.ack(%s)", next_batch(subscribed))
+        assert receive(subscribed) == ["y"]
+        subscribed.value("SELECT pgque.ack(%s)", next_batch(subscribed))
+        assert subscribed.rows(done) == [(4, 4)]
+
+
+@pytest.mark.parametrize("holder", [None, "0", ""])
+def test_a_batch_is_finished_whatever_a_session_has_got_before(
+    subscribed: Queue, queue_database: str, holder: str | None
+) -> None:
+    """A setting of the session says where a batch is looked for first; it may say another subscription, or none."""
+    subscribed.value("SELECT pgque.subscribe(%s, 'd')", subscribed.name)
+    with psycopg.connect(queue_database, autocommit=True) as other:
+        for payload, session in (("x", subscribed.connection), ("y", other)):
+            subscribed.send(payload)
+            subscribed.tick()
+            assert receive(subscribed) == receive(subscribed, consumer="d") == [payload]
+            if holder is not None:
+                session.execute("SELECT set_config('pgque.holder', %s, false)", [holder])
+            for batch in (next_batch(subscribed), next_batch(subscribed, "d")):
+                for closed in (1, 0):
+                    assert session.execute("SELECT pgque.ack(%s)", [batch]).fetchone() == (closed,)

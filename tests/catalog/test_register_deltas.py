@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from typing import Any
@@ -395,6 +396,40 @@ def test_the_mode_is_switched_while_everybody_is_at_work(sessions: Open) -> None
     assert wrong(connection, name) == []
     expected = value(connection, f"SELECT count(*) FROM accum.{name}_movements")
     assert value(connection, f"SELECT (accum.{name}_balance() -> 'n')::int") == expected
+
+
+@pytest.mark.parametrize("first", ["balance_cache", "movements_default"])
+def test_who_waited_for_the_movements_before_they_are_locked_is_let_go(sessions: Open, first: str) -> None:
+    """It has another table, which is to be locked, too; and PostgreSQL is about to look whether that is a deadlock."""
+    connection, writer, reader, altering = (sessions() for _ in range(4))
+    name = create(connection)
+    waiting = (
+        "SELECT clock_timestamp() - waitstart FROM pg_locks WHERE pid = %s AND NOT granted"
+        f" AND relation = 'accum.{name}_movements'::regclass AND clock_timestamp() - waitstart > %s::interval"
+    )
+
+    def await_waiting(session: Connection, least: str) -> None:
+        deadline = time.monotonic() + 60
+        while not connection.execute(waiting, [session.info.backend_pid, least]).fetchall():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    reader.execute("SET deadlock_timeout = '400ms'")
+    with ThreadPoolExecutor() as threads:
+        writer.execute("BEGIN")
+        post(writer, name, movement("a", 1, 1))
+        altered = threads.submit(altering.execute, f"SELECT accum.register_alter('{name}', high_write := false)")
+        await_waiting(altering, "0")
+        reader.execute("BEGIN")
+        reader.execute(f"SELECT FROM accum.{name}_{first}")
+        read = threads.submit(reader.execute, f"SELECT n FROM accum.{name}_movements")
+        await_waiting(reader, "300ms")
+        writer.execute("COMMIT")
+        assert read.result().fetchall() == [(1,)]
+        reader.execute("COMMIT")
+        altered.result()
+    assert wrong(connection, name) == []
+    assert value(connection, "SELECT accum.register_info(%s) -> 'high_write'", name) is False
 
 
 def test_the_mode_is_switched_with_data_and_grants(sessions: Open) -> None:

@@ -59,8 +59,9 @@ END $$;
 
 
 -- Lock all tables of a register against everybody. Who writes, merges or repairs locks the movements first and then the epoch, and so does
--- this; but who reads may have begun with any other, and wait for the movements. So what then cannot be locked soon is the end of this
--- attempt, which gives back all locks before PostgreSQL looks for deadlocks. Raises 55P03 after lock_timeout.
+-- this; but who reads may have begun with any other, or with a partition, and wait for the movements. So what then cannot be locked soon is
+-- the end of this attempt, which gives back all locks before PostgreSQL looks for deadlocks. It counts from the moment from which one waits:
+-- who has waited behind this one for the movements, and has another table, is let go. Raises 55P03 after lock_timeout.
 CREATE OR REPLACE FUNCTION accum_internal._lock_tables(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -71,31 +72,46 @@ DECLARE
         SELECT c.oid FROM unnest(accum_internal._own_name(r.name, 'current')
                                  || ARRAY(SELECT accum_internal._name(n) FROM unnest(accum_internal._relations_of(r)) AS n)) AS name
           JOIN pg_class AS c ON c.oid = to_regclass(name) ORDER BY c.relkind = 'v');  -- to lock a view is to lock what it reads
-    relation regclass;
+    partitions regclass[];
+    statement text;
     soon timestamptz;
 BEGIN
     LOOP
+        soon := NULL;
         BEGIN
-            relation := r.movements;
-            EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', relation);
+            EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', r.movements);
             soon := clock_timestamp() + interval '300 milliseconds';  -- from now on others wait for the movements
-            IF epoch IS NOT NULL THEN
-                EXECUTE format('LOCK TABLE %s IN EXCLUSIVE MODE', epoch);
+            partitions := ARRAY(SELECT t.relid FROM pg_partition_tree(r.movements) AS t WHERE t.level > 0);
+            IF accum_internal._holds_up(r.movements, partitions || others) THEN
+                RAISE EXCEPTION 'canceling statement due to lock timeout' USING ERRCODE = '55P03';
             END IF;
-            FOREACH relation IN ARRAY others LOOP
+            FOREACH statement IN ARRAY CASE WHEN epoch IS NULL THEN '{}' ELSE ARRAY[format('LOCK TABLE %s IN EXCLUSIVE MODE', epoch)] END
+                || ARRAY(SELECT format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', o) FROM unnest(partitions || others) AS o) LOOP
                 PERFORM set_config('lock_timeout', greatest(1, extract(epoch FROM soon - clock_timestamp()) * 1000)::integer::text, true);
-                EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', relation);
+                EXECUTE statement;
             END LOOP;
             PERFORM set_config('lock_timeout', patience, true);
             RETURN;
         EXCEPTION WHEN lock_not_available THEN
-            IF relation = r.movements OR patience <> '0' AND clock_timestamp() > began + patience::interval THEN
+            IF soon IS NULL OR patience <> '0' AND clock_timestamp() > began + patience::interval THEN
                 RAISE;
             END IF;
         END;
         PERFORM pg_sleep(0.01 + 0.05 * random());
     END LOOP;
 END $$;
+
+
+-- Whether somebody who waits for a table has a lock on another one.
+CREATE OR REPLACE FUNCTION accum_internal._holds_up(awaited regclass, held regclass[]) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    WITH locks AS MATERIALIZED (
+        SELECT l.pid, l.relation, l.granted FROM pg_locks AS l
+         WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()))
+    SELECT EXISTS (SELECT FROM locks AS w JOIN locks AS h USING (pid)
+                    WHERE NOT w.granted AND w.relation = awaited AND h.granted AND h.relation = ANY (held))
+$$;
+REVOKE EXECUTE ON FUNCTION accum_internal._holds_up(regclass, regclass[]) FROM PUBLIC;
 
 
 -- Raises 42501 unless the caller is a member of a register's owner, whom it returns.

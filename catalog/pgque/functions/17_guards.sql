@@ -119,6 +119,32 @@ CREATE OR REPLACE TRIGGER guard_subscription_role
     AFTER INSERT OR UPDATE OF sub_role, sub_main ON pgque.subscription FOR EACH ROW EXECUTE FUNCTION pgque._guard_role();
 
 
+-- Who gets batches of his own stands at a tick; the others have a main row, which has no batch. It runs twice for each batch: qualified names
+-- cost nothing, a SET clause as much as all else in it, and a CHECK, which PostgreSQL reads from its text, half as much again.
+CREATE OR REPLACE FUNCTION pgque._guard_batch() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.sub_last_tick IS NULL AND NEW.sub_main IS NULL
+       OR NEW.sub_batch IS NOT NULL AND NEW.sub_role OPERATOR(pg_catalog.=) 'coop_main' THEN
+        PERFORM pgque._refuse_subscription();
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- What it raises, as a CHECK would.
+CREATE OR REPLACE FUNCTION pgque._refuse_subscription() RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'new row for relation "subscription" violates check constraint "subscription_check"'
+        USING ERRCODE = '23514', SCHEMA = 'pgque', TABLE = 'subscription', CONSTRAINT = 'subscription_check',
+              DETAIL = 'A consumer stands at a tick; a group of subconsumers has no batch, its members have.';
+END $$;
+
+CREATE OR REPLACE TRIGGER guard_subscription_batch
+    AFTER INSERT OR UPDATE OF sub_batch, sub_last_tick, sub_role, sub_main ON pgque.subscription
+    FOR EACH ROW EXECUTE FUNCTION pgque._guard_batch();
+
+
 -- Whether a function of this schema is somebody's, neither its owner's nor a superuser's.
 CREATE OR REPLACE FUNCTION pgque._is_others(owner oid) RETURNS boolean
 LANGUAGE sql STABLE RETURN NOT EXISTS (

@@ -5,15 +5,31 @@
 -- in progress and the newer one does not.
 
 
+-- The subscription that has a batch; null if none has. An index of batches would cost more than all else that is done for one: each batch would
+-- make new entries in every index of the table. So whoever gives one leaves in a setting of the session (pgque.holder) to whom: that one is
+-- looked at first, and then all of them. Where the setting names another one nothing else is different.
+CREATE OR REPLACE FUNCTION pgque._holder(batch_id bigint) RETURNS integer
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    holder integer := nullif(current_setting('pgque.holder', true), '');
+BEGIN
+    IF EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_id = holder AND s.sub_batch = batch_id) THEN
+        RETURN holder;
+    END IF;
+    RETURN (SELECT s.sub_id FROM pgque.subscription s WHERE s.sub_batch = batch_id LIMIT 1);
+END $$;
+
+
 -- An active batch with all that is needed to read it; null if there is none of this id.
 CREATE OR REPLACE FUNCTION pgque._batch(batch_id bigint) RETURNS pgque._batch_state
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
+    holder integer := pgque._holder(batch_id);
     state pgque._batch_state;
 BEGIN
     PERFORM pgque._lock_ticks(s.sub_queue, true)
-       FROM pgque.subscription s WHERE s.sub_batch = batch_id AND NOT pgque._is_at_home(s.sub_queue);
+       FROM pgque.subscription s WHERE s.sub_id = holder AND s.sub_batch = batch_id AND NOT pgque._is_at_home(s.sub_queue);
     SELECT batch_id, q.queue_id, q.queue_name, pgque._event_table(q.queue_id), q.queue_max_retries,
            s.sub_id, owner.sub_id, owner.sub_consumer, c.co_name,
            prev.tick_id, next.tick_id, prev.tick_snapshot, next.tick_snapshot,
@@ -27,7 +43,7 @@ BEGIN
       JOIN pgque.tick next ON next.tick_queue = s.sub_queue AND next.tick_id = s.sub_next_tick
       LEFT JOIN pgque.batch_part p ON p.sub_id = s.sub_id
       LEFT JOIN pgque.ordering o ON o.sub_id = s.sub_main AND p.slots IS NOT NULL
-     WHERE s.sub_batch = batch_id;
+     WHERE s.sub_id = holder AND s.sub_batch = batch_id;
     RETURN state;
 END $$;
 
@@ -129,29 +145,7 @@ BEGIN
 END $$;
 
 
--- The next batch of a consumer, where there is nothing special about it: he has none, and is not in the middle of one; a null
--- row otherwise. One statement finds and marks it. Where another session has been faster, the row is no longer as it was joined.
-CREATE OR REPLACE FUNCTION pgque._take_next(queue text, consumer text) RETURNS pgque._batch_state
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    batch pgque._batch_state;
-BEGIN
-    UPDATE pgque.subscription s
-       SET sub_batch = nextval('pgque.batch_id_seq'::regclass), sub_next_tick = next.tick_id, sub_active = now()
-      FROM pgque.queue q, pgque.consumer c, pgque.tick prev,
-           LATERAL (SELECT t.tick_id, t.tick_snapshot FROM pgque.tick t
-                     WHERE t.tick_queue = prev.tick_queue AND t.tick_id > prev.tick_id ORDER BY t.tick_id LIMIT 1) AS next
-     WHERE q.queue_name = queue AND c.co_name = consumer AND s.sub_queue = q.queue_id AND s.sub_consumer = c.co_id
-       AND prev.tick_queue = s.sub_queue AND prev.tick_id = s.sub_last_tick
-       AND s.sub_batch IS NULL AND s.sub_next_tick IS NULL AND s.sub_role = 'normal'
-       AND q.queue_cluster = (SELECT k.system_identifier FROM pg_control_system() AS k)
-    RETURNING s.sub_batch, q.queue_id, q.queue_name, 'pgque.event_' || q.queue_id, q.queue_max_retries,
-              s.sub_id, s.sub_id, s.sub_consumer, c.co_name,
-              prev.tick_id, next.tick_id, prev.tick_snapshot, next.tick_snapshot,
-              NULL, NULL, NULL, q.queue_max_batch_events, s.sub_role, true, NULL, NULL
-         INTO batch;
-    RETURN CASE WHEN batch.part_size IS NOT NULL THEN pgque._begin_part(batch) ELSE batch END;
-END $$;
+DROP FUNCTION IF EXISTS pgque._take_next(text, text);  -- of an earlier version
 
 
 -- The batch of a consumer: the active one, else the next, which becomes the active one; a null row where there is none.
@@ -167,7 +161,7 @@ BEGIN
                s.sub_id, s.sub_id, s.sub_consumer, c.co_name,
                prev.tick_id, next.tick_id, prev.tick_snapshot, next.tick_snapshot,
                p.after_id, p.upto_id, p.last_id, q.queue_max_batch_events, s.sub_role,
-               q.queue_cluster IS NOT DISTINCT FROM (SELECT k.system_identifier FROM pg_control_system() AS k), NULL, NULL
+               q.queue_cluster IS NOT DISTINCT FROM pgque._cluster(), NULL, NULL
           INTO batch
           FROM pgque.queue q
           JOIN pgque.consumer c ON c.co_name = consumer
@@ -207,6 +201,7 @@ BEGIN
            AND s.sub_next_tick IS NOT DISTINCT FROM CASE WHEN batch.last_id IS NOT NULL THEN batch.next_tick_id END
            AND s.sub_role = batch.role;
         IF FOUND THEN
+            PERFORM set_config('pgque.holder', batch.sub_id::text, false);
             RETURN CASE WHEN num_nulls(batch.part_size, batch.last_id) < 2 THEN pgque._begin_part(batch) ELSE batch END;
         END IF;
     END LOOP;
@@ -327,21 +322,26 @@ END $$;
 -- is not there.
 --
 -- The group's position was moved when a member got its batch; the member's row only gives up its ticks. What is done in
--- parts is seen to afterwards.
+-- parts is seen to afterwards. The subscription is looked for as _holder does.
 CREATE OR REPLACE FUNCTION pgque.finish_batch(batch_id bigint) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    holder integer := nullif(current_setting('pgque.holder', true), '');
     closed integer;
     in_parts boolean;
     retried boolean;
 BEGIN
-    UPDATE pgque.subscription s
-       SET sub_last_tick = CASE WHEN s.sub_role = 'coop_member' THEN NULL ELSE s.sub_next_tick END,
-           sub_next_tick = NULL, sub_batch = NULL, sub_active = now()
-     WHERE s.sub_batch = finish_batch.batch_id
-    RETURNING s.sub_id, EXISTS (SELECT FROM pgque.batch_part p WHERE p.sub_id = s.sub_id),
-              EXISTS (SELECT FROM pgque.retry_queue r WHERE r.ev_batch = finish_batch.batch_id AND r.ev_retry_after = 'infinity')
-         INTO closed, in_parts, retried;
+    FOR attempt IN 1 .. 2 LOOP
+        UPDATE pgque.subscription s
+           SET sub_last_tick = CASE WHEN s.sub_role = 'coop_member' THEN NULL ELSE s.sub_next_tick END,
+               sub_next_tick = NULL, sub_batch = NULL, sub_active = now()
+         WHERE s.sub_id = holder AND s.sub_batch = finish_batch.batch_id
+        RETURNING s.sub_id, EXISTS (SELECT FROM pgque.batch_part p WHERE p.sub_id = s.sub_id),
+                  EXISTS (SELECT FROM pgque.retry_queue r WHERE r.ev_batch = finish_batch.batch_id AND r.ev_retry_after = 'infinity')
+             INTO closed, in_parts, retried;
+        EXIT WHEN closed IS NOT NULL;
+        holder := (SELECT s.sub_id FROM pgque.subscription s WHERE s.sub_batch = finish_batch.batch_id LIMIT 1);
+    END LOOP;
     IF closed IS NULL THEN
         RAISE WARNING 'finish_batch: batch % not found', batch_id;
         RETURN 0;

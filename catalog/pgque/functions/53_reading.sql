@@ -13,7 +13,7 @@ LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     range text := (SELECT string_agg(replace($range$
             SELECT {columns} FROM pgque.event_%2$s_{number}
-             WHERE ev_txid >= lower AND ev_txid < pg_snapshot_xmax(batch.next_snapshot) AND ev_txid <> ALL (still_open)
+             WHERE ev_txid >= lower AND ev_txid < pg_snapshot_xmax(batch.next_snapshot) AND (all_ended OR ev_txid <> ALL (still_open))
                AND (ev_owner IS NULL OR ev_owner = batch.owner)$range$, '{number}', n::text), ' UNION ALL ')
                      FROM generate_series(0, 2) AS n);
     listed text := (SELECT string_agg(replace($listed$
@@ -31,18 +31,22 @@ BEGIN
 END $$;
 
 
--- What these statements need to know of a batch's snapshots.
+-- What these statements need to know of a batch's snapshots. Where none of them lists a transaction nothing is executed for that.
 CREATE OR REPLACE FUNCTION pgque._read_bounds() RETURNS text LANGUAGE sql IMMUTABLE RETURN $bounds$
-        SELECT array_agg(xid) INTO finished FROM pg_snapshot_xip(batch.prev_snapshot) AS xid;
-        one_range := coalesce(cardinality(finished), 0) = pg_snapshot_xmax(batch.prev_snapshot)::text::numeric
-                                                         - pg_snapshot_xmin(batch.prev_snapshot)::text::numeric;
-        IF one_range THEN
-            lower := pg_snapshot_xmin(batch.prev_snapshot);
-        ELSE
-            lower := pg_snapshot_xmax(batch.prev_snapshot);
-            finished := array(SELECT xid FROM unnest(finished) AS xid WHERE pg_visible_in_snapshot(xid, batch.next_snapshot));
+        lower := pg_snapshot_xmin(batch.prev_snapshot);
+        one_range := lower = pg_snapshot_xmax(batch.prev_snapshot);
+        IF NOT one_range THEN
+            finished := array(SELECT pg_snapshot_xip(batch.prev_snapshot));
+            one_range := cardinality(finished) = pg_snapshot_xmax(batch.prev_snapshot)::text::numeric - lower::text::numeric;
+            IF NOT one_range THEN
+                lower := pg_snapshot_xmax(batch.prev_snapshot);
+                finished := array(SELECT xid FROM unnest(finished) AS xid WHERE pg_visible_in_snapshot(xid, batch.next_snapshot));
+            END IF;
         END IF;
-        still_open := array(SELECT pg_snapshot_xip(batch.next_snapshot));
+        all_ended := pg_snapshot_xmin(batch.next_snapshot) = pg_snapshot_xmax(batch.next_snapshot);
+        IF NOT all_ended THEN
+            still_open := array(SELECT pg_snapshot_xip(batch.next_snapshot));
+        END IF;
 $bounds$;
 
 
@@ -69,18 +73,39 @@ DECLARE
     batch pgque._batch_state;
     queue_name constant text := queue;
     first bigint;
+    holder text;
     read boolean;
     one_range boolean;
     lower xid8;
     finished xid8[];
     still_open xid8[];
+    all_ended boolean;
 BEGIN
     IF max_return IS NULL OR max_return < 1 THEN
         RAISE EXCEPTION 'max_return must be >= 1, got %', coalesce(max_return::text, 'NULL');
     END IF;
-    batch := pgque._take_next(queue, consumer);
+    -- Where there is nothing special about it, that is, the consumer has no batch and is not in the middle of one, one statement finds
+    -- and marks the next. Where another session has been faster, the row is no longer as it was joined.
+    UPDATE pgque.subscription s
+       SET sub_batch = nextval('pgque.batch_id_seq'::regclass), sub_next_tick = next.tick_id, sub_active = now()
+      FROM pgque.queue q, pgque.consumer c, pgque.tick prev,
+           LATERAL (SELECT t.tick_id, t.tick_snapshot FROM pgque.tick t
+                     WHERE t.tick_queue = prev.tick_queue AND t.tick_id > prev.tick_id ORDER BY t.tick_id LIMIT 1) AS next
+     WHERE q.queue_name = queue AND c.co_name = consumer AND s.sub_queue = q.queue_id AND s.sub_consumer = c.co_id
+       AND prev.tick_queue = s.sub_queue AND prev.tick_id = s.sub_last_tick
+       AND s.sub_batch IS NULL AND s.sub_next_tick IS NULL AND s.sub_role = 'normal' AND q.queue_cluster = pgque._cluster()
+    RETURNING s.sub_batch, q.queue_id, q.queue_name, 'pgque.event_' || q.queue_id, q.queue_max_retries,
+              s.sub_id, s.sub_id, s.sub_consumer, c.co_name,
+              prev.tick_id, next.tick_id, prev.tick_snapshot, next.tick_snapshot,
+              NULL, NULL, NULL, q.queue_max_batch_events, s.sub_role, true, NULL, NULL
+         INTO batch;
     IF batch.batch_id IS NULL THEN
         batch := pgque._take_batch(queue, consumer, NULL, NULL, NULL);
+    ELSIF batch.part_size IS NOT NULL THEN
+        batch := pgque._begin_part(batch);
+    END IF;
+    IF batch.batch_id IS NOT NULL THEN
+        holder := set_config('pgque.holder', batch.sub_id::text, false);  -- see _holder
     END IF;
     first := batch.batch_id;
     IF first IS NULL THEN
@@ -128,6 +153,7 @@ DECLARE
     lower xid8;
     finished xid8[];
     still_open xid8[];
+    all_ended boolean;
 BEGIN
     IF batch.batch_id IS NULL THEN
         RAISE EXCEPTION 'batch not found: %', batch_id;

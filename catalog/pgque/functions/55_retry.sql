@@ -21,9 +21,10 @@ CREATE OR REPLACE FUNCTION pgque._locked_batch(batch_id bigint) RETURNS pgque._b
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
+    holder integer := pgque._holder(batch_id);
     batch pgque._batch_state;
 BEGIN
-    PERFORM FROM pgque.subscription s WHERE s.sub_batch = batch_id FOR NO KEY UPDATE;
+    PERFORM FROM pgque.subscription s WHERE s.sub_id = holder AND s.sub_batch = batch_id FOR NO KEY UPDATE;
     batch := pgque._batch(batch_id);
     IF batch.batch_id IS NULL THEN
         RAISE EXCEPTION 'batch not found: %', batch_id;
@@ -88,7 +89,7 @@ DECLARE
     batch pgque._batch_state;
     queued bigint;
 BEGIN
-    IF NOT EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = batch_id) THEN
+    IF pgque._holder(batch_id) IS NULL THEN
         RAISE EXCEPTION 'batch_retry: batch % not found', batch_id;
     END IF;
     batch := pgque._locked_batch(batch_id);

@@ -132,7 +132,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
           FROM pgque.subscription s
           JOIN pgque.queue q ON q.queue_id = s.sub_queue
           CROSS JOIN LATERAL pgque.get_batch_events(batch) e
-         WHERE s.sub_batch = batch
+         WHERE s.sub_id = (SELECT pgque._holder(batch)) AND s.sub_batch = batch
     ), retried AS (
         INSERT INTO pgque.retry_queue AS r (ev_retry_after, ev_queue, ev_owner, ev_id, ev_time, ev_retry, ev_type, ev_data,
                                             ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_batch)
@@ -274,6 +274,7 @@ BEGIN
        SET sub_active = clock_timestamp(), sub_batch = next_batch_custom.batch_id,
            sub_last_tick = next_batch_custom.prev_tick_id, sub_next_tick = next_batch_custom.next_tick_id
      WHERE s.sub_id = member.sub_id;
+    PERFORM set_config('pgque.holder', member.sub_id::text, false);
 END $$;
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 
+from catalog.values import Initiator
+from engine.refresh.executor_choice import NoSpark
+from engine.requests.immediate import enter_immediate
+from engine.session.pool import PooledSession
 from tests.e2e.conftest import Database
 
 QUERIES = {
@@ -172,6 +179,84 @@ def test_partitions_that_come_and_go(
         "SELECT t.tgrelid::regclass FROM pg_trigger t WHERE t.tgname LIKE '%%pg\\_trickle\\_immediate%%'"
         " AND NOT t.tgrelid = ANY (pgtrickle._relations('p'::regclass::oid))"
     )
+
+
+AWAITING = "UPDATE pgtrickle.pgt_definitions SET requested_mode = 'IMMEDIATE' WHERE pgt_name = 'rows'"
+"""As a stream table is between its refresh and the triggers, which are made in another transaction."""
+WAITING = "SELECT FROM pg_locks WHERE NOT granted AND relation = to_regclass(%s)"
+
+
+def nested(db: Database) -> None:
+    """A stream table that is about to be IMMEDIATE, over a table whose partition is partitioned; p5 is not attached."""
+    db.run(
+        "CREATE TABLE p (id int, k int) PARTITION BY LIST (k);"
+        "CREATE TABLE p3 PARTITION OF p FOR VALUES IN (3, 5) PARTITION BY LIST (k);"
+        "CREATE TABLE p33 PARTITION OF p3 FOR VALUES IN (3); CREATE TABLE p5 (id int, k int);"
+        "INSERT INTO p VALUES (1, 3)"
+    )
+    db.create("rows", "SELECT id, k FROM p", refresh_mode="DIFFERENTIAL")
+    db.run(AWAITING)
+
+
+def enter(db: Database, name: str) -> None:
+    """Have triggers maintain a stream table, as the scheduler does after its refresh."""
+
+    async def entered() -> None:
+        connection = await asyncpg.connect(host=host, port=port, user=user, password=password, database=db.name)
+        session = PooledSession(connection)
+        async with session.transaction("read_committed"):
+            await enter_immediate(session, pgt_id, Initiator.SCHEDULER, NoSpark("not here"))
+        await connection.close()
+
+    pgt_id = db.state(name)["pgt_id"]
+    found = psycopg.conninfo.conninfo_to_dict(db.server.direct_dsn(db.name))
+    host, port, user, password = (str(found[part]) for part in ("host", "port", "user", "password"))
+    asyncio.run(entered())
+
+
+def test_partition_is_attached_while_its_table_is_being_locked(db: Database, eventually: Callable[..., Any]) -> None:
+    """LOCK TABLE takes the partitions that there are when it begins to wait: the new one's writers go on."""
+    nested(db)
+    attaching, writer = db.bypass(autocommit=False), db.bypass(autocommit=False)
+    attaching.execute("ALTER TABLE p3 ATTACH PARTITION p5 FOR VALUES IN (5)")
+    with ThreadPoolExecutor() as threads:
+        entering = threads.submit(enter, db, "rows")
+        eventually(lambda: db.rows(WAITING, "p3"))
+        writing = threads.submit(writer.execute, "INSERT INTO p5 VALUES (2, 5)")
+        eventually(lambda: db.rows(WAITING, "p5"))
+        attaching.commit()
+        writing.result()
+        eventually(lambda: entering.done() or db.rows(WAITING, "p5"))
+        writer.commit()
+        entering.result()
+    if db.state("rows")["refresh_mode"] != "IMMEDIATE":  # it was left for the next refresh
+        db.refresh("rows")
+    immediate(db, "rows")
+    db.assert_current("rows")
+
+
+def test_look_that_has_begun_before_it_became_immediate(db: Database, eventually: Callable[..., Any]) -> None:
+    """It stays so: what was found missing of its capture then is repaired."""
+    db.run("CREATE TABLE x (id int); CREATE VIEW v AS SELECT id FROM x")
+    db.create("slow", "SELECT id FROM v", refresh_mode="FULL")
+    nested(db)
+    db.run("CREATE TABLE p6 PARTITION OF p FOR VALUES IN (6)")  # no event trigger tells of it
+    locking, looking = db.bypass(autocommit=False), db.bypass()
+    db.run("ALTER FUNCTION pgtrickle._mark_gaps() SET lock_timeout = '1min'")
+    try:
+        locking.execute("LOCK TABLE x IN ACCESS EXCLUSIVE MODE")
+        with ThreadPoolExecutor() as threads:
+            look = threads.submit(looking.execute, "SELECT pgtrickle._mark_gaps()")
+            eventually(lambda: db.rows(WAITING, "x"))  # to compare the view
+            db.refresh("rows")
+            immediate(db, "rows")
+            locking.rollback()
+            assert look.result().fetchall() == [(0,)]
+    finally:
+        db.run("ALTER FUNCTION pgtrickle._mark_gaps() SET lock_timeout = '100ms'")
+    immediate(db, "rows")
+    db.run("INSERT INTO p6 VALUES (3, 6)")
+    db.assert_current("rows")
 
 
 def test_children_of_a_table(db: Database) -> None:
