@@ -17,7 +17,7 @@ captured.
 
 `steady`: the four queries over 100 000 rows, refreshed by the scheduler, while ten rows change each second for some
 minutes. Shown are the memory of the server and of PostgreSQL's sessions, the share of dead rows and the size of what is
-written, in the first and in the last tenth of the time; and after how long the buffers are empty once nothing changes.
+written, in the first, the sixth and the last tenth of the time; and when the buffers are empty once nothing changes.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def _update_ms(database: Sized, rounds: int) -> float:
     times = []
     for n in range(rounds + 1):
         clock = time.perf_counter()
-        database.connection.execute("UPDATE orders SET amount = amount + 1 WHERE id % 100 = %s", [n])
+        database.connection.execute("UPDATE orders SET amount = amount + 1 WHERE id %% 100 = %s", [n])
         times.append((time.perf_counter() - clock) * 1000)
     return statistics.median(times[1:])
 
@@ -344,9 +344,9 @@ def go_on(server: Served, options: argparse.Namespace, console: Console) -> None
                 looks.append(look(server, connection))
             else:
                 time.sleep(0.01)
-        tenth = max(1, len(looks) // 10)
+        tenth, half = max(1, len(looks) // 10), len(looks) // 2
         console.print(f"{n} changes in {options.minutes:g} minutes, refreshed by the scheduler")
-        for when, some in (("first", looks[:tenth]), ("last", looks[-tenth:])):
+        for when, some in (("first", looks[:tenth]), ("sixth", looks[half : half + tenth]), ("last", looks[-tenth:])):
             means = Look(*(statistics.mean(getattr(each, name) for each in some) for name in Look.__slots__))
             console.print(f"{when} tenth: {means}; dead at most {max(each.dead for each in some):.0%}")
         stopped = time.perf_counter()
