@@ -29,27 +29,37 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.serving import served
+from bench.serving import Served, served
 from tests.tpch.database import QUERIES, create, load, new_sales, old_sales, updates
 
 Connection = psycopg.Connection[Any]
 
 
+CHANGING = ("part", "supplier", "partsupp", "customer", "orders", "lineitem")
+"""The tables whose rows change."""
+
+
+@contextmanager
+def quiet(server: Served, database: str = "postgres") -> Iterator[Connection]:
+    """A connection through a server to a database that nobody refreshes but by hand."""
+    with psycopg.connect(server.dsn, dbname=database, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {database} SET pg_trickle.enabled = off")
+    with psycopg.connect(server.dsn, dbname=database, autocommit=True) as connection:
+        yield connection
+
+
 @contextmanager
 def quiet_database() -> Iterator[Connection]:
-    """A connection through a server to a database that nobody refreshes but by hand."""
-    with served() as server:
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            connection.execute("ALTER DATABASE postgres SET pg_trickle.enabled = off")
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            yield connection
+    """The same, with a server of its own."""
+    with served() as server, quiet(server) as connection:
+        yield connection
 
 
 def change(connection: Connection, scale: float, percent: float, seed: int) -> None:
     """New sales, old sales, updates: a third of the share each."""
     share = percent / 100 / 3
     orders = max(1, round(1_500_000 * scale * share))
-    for statements in (new_sales(orders, seed), old_sales(orders, 1000 + seed), updates(share, seed, 0)):
+    for statements in (new_sales(orders, seed), old_sales(orders, 1000 + seed), updates(share, seed, 0, CHANGING)):
         with connection.transaction():
             for statement in statements:
                 connection.execute(statement)

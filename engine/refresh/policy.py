@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from catalog.values import Action, Engine, Executor, RefreshMode
@@ -21,8 +23,23 @@ class FailurePolicy(StrEnum):
 FEW_ROWS = 1000
 """Below this many rows a ratio of changes says little."""
 
-MANY_ROWS = 1 << 60
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many rows a full refresh would read of each source, as estimated."""
+
+    rows: Mapping[int, int] = field(default_factory=dict)
+    """By OID."""
+    others: int = 0
+    """Of a source that is not among them."""
+
+    @property
+    def total(self) -> int:
+        """Of all of them."""
+        return sum(self.rows.values())
+
+
+NO_ROWS, MANY_ROWS = Sizes(), Sizes(others=1 << 60)
 
 SLOWER, SLOW_MS = 1.5, 250.0
 """A differential refresh is too slow if it takes so many times a full one's time, and so many milliseconds."""
@@ -96,11 +113,8 @@ def whole_action(context: RefreshContext) -> Action:
     return Action.REINITIALIZE if anew and context.capture.frontier is not None else Action.FULL
 
 
-def decide(context: RefreshContext, settings: RefreshSettings, estimated_rows: int) -> Decision:
-    """Choose what to do. A full refresh of a differential stream table always has a reason.
-
-    `estimated_rows` is how many rows a full refresh would read.
-    """
+def decide(context: RefreshContext, settings: RefreshSettings, sizes: Sizes) -> Decision:
+    """Choose what to do. A full refresh of a differential stream table always has a reason."""
     if not context.is_populated or context.capture.frontier is None:
         return Decision(Action.FULL, "not populated yet")
     if context.capture.broken:
@@ -116,9 +130,7 @@ def decide(context: RefreshContext, settings: RefreshSettings, estimated_rows: i
     unusable = _not_incremental(context, settings)
     if unusable is not None:
         return Decision(Action.FULL, unusable, fallback=True)
-    too_many = (
-        None if context.requested_mode == RefreshMode.DIFFERENTIAL else _too_many(context, settings, estimated_rows)
-    )
+    too_many = None if context.requested_mode == RefreshMode.DIFFERENTIAL else _too_many(context, settings, sizes)
     if too_many is not None:
         return Decision(Action.FULL, too_many, fallback=True)
     return Decision(Action.DIFFERENTIAL, "changes are applied incrementally")
@@ -135,12 +147,16 @@ def _not_incremental(context: RefreshContext, settings: RefreshSettings) -> str 
     return f'"{truncated[0]}" was truncated' if truncated else None
 
 
-def _too_many(context: RefreshContext, settings: RefreshSettings, estimated_rows: int) -> str | None:
+def _too_many(context: RefreshContext, settings: RefreshSettings, sizes: Sizes) -> str | None:
     """Why there are too many changes to apply them incrementally, None if there are not."""
-    ratio = change_ratio(context, estimated_rows)
-    changes = f"{context.capture.pending} changed row images in about {estimated_rows} rows"
-    if ratio > settings.max_change_ratio:
+    ratio = change_ratio(context, sizes)
+    changes = f"{context.capture.pending} changed row images in about {sizes.total} rows"
+    if _plain_ratio(context, sizes) > settings.max_change_ratio:
         return f"{changes} exceed twice pg_trickle.differential_max_change_ratio = {settings.max_change_ratio}"
+    if ratio > settings.max_change_ratio:
+        where = f"in {len(context.capture.changed)} of {len(context.capture.sources)} sources"
+        limit = f"pg_trickle.differential_max_change_ratio = {settings.max_change_ratio}"
+        return f"{changes}, {where}, concern about {ratio:.2f} of what is made of them, more than {limit}"
     if context.learned.auto_threshold is not None and ratio > context.learned.auto_threshold:
         full = f"a full refresh of {context.learned.last_full_ms or 0:.0f} ms"
         return f"{changes}: so many were slower to apply than {full}"
@@ -152,7 +168,7 @@ def depends_on_size(context: RefreshContext, settings: RefreshSettings) -> bool:
 
     The fewer rows the greater the ratio of changes, so what is differential for none is so for any number.
     """
-    at_worst = decide(context, settings, 0)
+    at_worst = decide(context, settings, NO_ROWS)
     if at_worst.action is Action.DIFFERENTIAL:
         return False
     if insisted_on(context.engine, settings) != Executor.POSTGRES:
@@ -169,9 +185,36 @@ def insisted_on(engine: Engine, settings: RefreshSettings) -> Executor | None:
     return None if chosen == Engine.AUTO else Executor(chosen)
 
 
-def change_ratio(context: RefreshContext, estimated_rows: int) -> float:
-    """Changed rows for each row of the sources. An update is captured as two rows, its old and its new image."""
-    return context.capture.pending / (2 * max(estimated_rows, FEW_ROWS))
+_SETS = re.compile(r"\b(UNION|INTERSECT|EXCEPT)\b")
+
+
+def change_ratio(context: RefreshContext, sizes: Sizes) -> float:
+    """The part of the result that changes concern, as far as the sizes tell.
+
+    A row that is made of a row of each source stays as it is if none of these has changed: of sources of which a tenth
+    has changed each, two concern 0.19 and five 0.41 of what they are joined to. That can be more than the part of all
+    rows that has changed, and is not less. Of a query with set operations it is not known that it joins its sources.
+    """
+    plain = _plain_ratio(context, sizes)
+    if _SETS.search(context.canonical_query):
+        return plain
+    sources = context.capture.sources
+    same = math.prod(1 - min(1.0, _ratio(source.pending, _rows(sizes, source.oid))) for source in sources)
+    return max(1 - same, plain)
+
+
+def _rows(sizes: Sizes, source: int) -> int:
+    return sizes.rows.get(source, sizes.others)
+
+
+def _ratio(pending: int, rows: int) -> float:
+    """Changed rows for each row. An update is captured as two rows, its old and its new image."""
+    return pending / (2 * max(rows, FEW_ROWS))
+
+
+def _plain_ratio(context: RefreshContext, sizes: Sizes) -> float:
+    """Changed rows for each row of the sources."""
+    return _ratio(context.capture.pending, sum(_rows(sizes, source.oid) for source in context.capture.sources))
 
 
 def time_limit(context: RefreshContext, settings: RefreshSettings) -> float | None:
@@ -232,7 +275,7 @@ def may_teach(context: RefreshContext, decision: Decision, duration_ms: float) -
 def learned_threshold(
     context: RefreshContext,
     decision: Decision,
-    estimated_rows: int,
+    sizes: Sizes,
     duration_ms: float,
     *,
     given_up: bool = False,
@@ -248,7 +291,7 @@ def learned_threshold(
     """
     if decision.estimated:
         return None
-    ratio = change_ratio(context, estimated_rows)
+    ratio = change_ratio(context, sizes)
     if given_up:
         return ratio / 2
     if decision.action is Action.DIFFERENTIAL:

@@ -26,8 +26,10 @@ from engine.refresh.estimated_costs import last_differential
 from engine.refresh.executor_choice import NoSpark, Spark, learned_costs, rows_of_changes
 from engine.refresh.failures import attempting
 from engine.refresh.policy import (
+    NO_ROWS,
     Decision,
     RefreshSettings,
+    Sizes,
     decide,
     depends_on_size,
     is_fresh,
@@ -100,7 +102,7 @@ async def _refresh(
     """Decide, compute and apply; what was done, and what is to be recorded of it."""
     work_on_behalf_of(context.owner)
     began = time.perf_counter()
-    decision, settings, estimated_rows = await _decide(session, context)
+    decision, settings, sizes = await _decide(session, context)
     if decision.action in (Action.FULL, Action.REINITIALIZE):
         await _refuse_unpopulated(session, context)
     if decision.action is Action.NO_DATA:
@@ -109,7 +111,7 @@ async def _refresh(
     else:
         context, decision = await _without_append_only(session, context, decision)
         with attempting(decision.action):
-            async with _compute(session, context, decision, settings, estimated_rows, spark) as computed:
+            async with _compute(session, context, decision, settings, sizes.total, spark) as computed:
                 with tracing.span("headwater.refresh.apply"):
                     applied = await _apply(session, context, decision, settings, computed)
         decision, outcome = applied.decision, _outcome(context, computed, applied, ms_since(began))
@@ -117,7 +119,7 @@ async def _refresh(
             _with_state(_record(initiator, decision, outcome), computed, applied),
             last_full_ms=_full_ms(applied, outcome),
             executor_costs=_learned_costs(context, settings, computed, applied, outcome, spark),
-            auto_threshold=await _learned_threshold(session, context, applied, estimated_rows),
+            auto_threshold=await _learned_threshold(session, context, applied, sizes),
         )
     record = replace(record, data_timestamp=context.read_as_of, fixpoint_iteration=iteration)
     if job is not None:
@@ -148,14 +150,14 @@ async def exchange_query(
     return outcome
 
 
-async def _decide(session: SqlSession, context: RefreshContext) -> tuple[Decision, RefreshSettings, int]:
-    """What to do; by which settings; and how many rows a full refresh reads, 0 where that decides nothing."""
+async def _decide(session: SqlSession, context: RefreshContext) -> tuple[Decision, RefreshSettings, Sizes]:
+    """What to do; by which settings; and how many rows a full refresh reads, none where that decides nothing."""
     if is_fresh(context):
         settings = RefreshSettings()
-        return decide(context, settings, 0), settings, 0
+        return decide(context, settings, NO_ROWS), settings, NO_ROWS
     settings = settings_of(context)
-    estimated_rows = await _estimated_rows(session, context) if depends_on_size(context, settings) else 0
-    return decide(context, settings, estimated_rows), settings, estimated_rows
+    sizes = await _sizes(session, context) if depends_on_size(context, settings) else NO_ROWS
+    return decide(context, settings, sizes), settings, sizes
 
 
 _UNPOPULATED = """
@@ -294,7 +296,7 @@ def _learned_costs(
 
 
 async def _learned_threshold(
-    session: SqlSession, context: RefreshContext, applied: Applied, estimated_rows: int
+    session: SqlSession, context: RefreshContext, applied: Applied, sizes: Sizes
 ) -> float | None:
     """The new `auto_threshold`, None where there is nothing to learn."""
     decision, before = applied.decision, None
@@ -302,17 +304,30 @@ async def _learned_threshold(
         if not may_teach(context, decision, applied.ms):
             return None
         before = await last_differential(session, context)
-    if not estimated_rows:
-        estimated_rows = await _estimated_rows(session, context)
-    return learned_threshold(context, decision, estimated_rows, applied.ms, given_up=applied.given_up, before=before)
+    if not sizes.rows:
+        sizes = await _sizes(session, context)
+    return learned_threshold(context, decision, sizes, applied.ms, given_up=applied.given_up, before=before)
 
 
-async def _estimated_rows(session: SqlSession, context: RefreshContext) -> int:
+async def _sizes(session: SqlSession, context: RefreshContext) -> Sizes:
     """Rows that a full refresh reads, as PostgreSQL's planner estimates them from the present size of the tables."""
     # Not: what is only read through a view, which the owner of the stream table may be forbidden to read.
-    read = [source.qualified for source in context.capture.sources if source.captured]
+    read = {f"s{source.oid}": source for source in context.capture.sources if source.captured}
     if not read:
-        return 0
-    every = " UNION ALL ".join(f"SELECT 1 FROM {name}" for name in read)
+        return NO_ROWS
+    every = " UNION ALL ".join(f"SELECT 1 FROM {source.qualified} AS {alias}" for alias, source in read.items())
     plans = await run_as_owner(session, context.owner, f"EXPLAIN (FORMAT JSON) {every}", {}, current=context.caller)
-    return int(plans[0]["Plan"]["Plan Rows"])
+    rows = dict.fromkeys((source.oid for source in read.values()), 0)
+    for scan in _scans(plans[0]["Plan"]):
+        source = read.get(str(scan["Alias"]).partition("_")[0])  # that of a partition goes on: s16384_1
+        if source is not None:
+            rows[source.oid] += int(scan["Plan Rows"])
+    return Sizes(rows)
+
+
+def _scans(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The scans of a plan: what has an alias and nothing below."""
+    for below in plan.get("Plans", ()):
+        yield from _scans(below)
+    if "Alias" in plan and not plan.get("Plans"):
+        yield plan

@@ -41,7 +41,7 @@ from sql.operators.plan import NOTHING, Plan, TreeFacts
 from sql.operators.semi_join_reduction import SemiJoinReduction
 from sql.operators.statement import StagedStatement
 from sql.optimize.column_pruning import narrowed
-from sql.optimize.predicate_pushdown import pushed_conditions
+from sql.optimize.predicate_pushdown import pushed_conditions, wholly_pushed
 from sql.optimize.semi_join_reduction import bounds
 from sql.optimize.single_use_deltas import netted_later
 from sql.storage import (
@@ -189,7 +189,7 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         strategies(root, shape),
         _core(shape),
         pushed_conditions(root),
-        TreeFacts(bounding, whole, narrowed(root)),
+        TreeFacts(bounding, whole, narrowed(root), pushed=wholly_pushed(root)),
         remembered(root, shape, whole, bounding),
         netted_later(root),
         root,

@@ -293,10 +293,16 @@ class Compiled:
                     net = changes_at(source, used_columns)
                 else:
                     net = source_delta(source, used_columns, condition, dated=dated, late=source.oid in plan.late)
+                    plan.given |= self._given(source.oid)
                 # If it is read once, which PostgreSQL counts, its rows need not be put down first. But conditions of
                 # the reader must not move below OFFSET: they can raise errors for rows that came and went.
                 plan.cte(delta_name(source.oid).strip('"'), f"{net} OFFSET 0", materialized=None)
         return used
+
+    def _given(self, oid: int) -> frozenset[int]:
+        """The scans of a source, by node, whose readers find what they ask for alone in its changes."""
+        scans = [operator for operator in self.root.walk() if isinstance(operator, Scan)] if self.root else []
+        return frozenset(scan.node for scan in scans if scan.source.oid == oid) & self.facts.pushed
 
     def streamed(self, summed: Operator | None) -> frozenset[int]:
         """The sources that are read once, by an operator that nets its changes or below one whose delta is added up."""

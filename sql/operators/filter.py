@@ -41,7 +41,8 @@ class Filter(Operator):
         return select(["*"], derived(query, "f"), where=[f"({plan.target.condition(self.condition)})"])
 
     def delta(self, plan: Plan) -> str:
-        return self.filtered(plan, self.input.delta(plan))
+        changes = self.input.delta(plan)
+        return changes if self.input.node in plan.given else self.filtered(plan, changes)
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
         return self.filtered(plan, self.input.new(plan, only))

@@ -31,6 +31,8 @@ class TreeFacts:
     """The columns of joins that are read, see `column_pruning`."""
     remembered: Mapping[int, str] = field(default_factory=dict)
     """The names under which the groups of aggregates are remembered, see `cached_accumulators`."""
+    pushed: frozenset[int] = frozenset()
+    """Scans whose changes in buffers are read under all conditions on their rows, see `predicate_pushdown`."""
     running: Mapping[int, str] = field(default_factory=dict)
     """Queries of what the touched groups of aggregates are made of, and were, see `tick_accumulators`."""
 
@@ -55,6 +57,8 @@ class Plan:
     """The sources whose latest changes are not in their buffers yet, see `late_changes`."""
     bounded: bool = False
     """Whether recursions are followed only so deep, see `recursion.rounds`."""
+    given: frozenset[int] = frozenset()
+    """Scans whose delta satisfies all that is said of their rows alone: nobody need say it again."""
     _memos: dict[type[object], object] = field(default_factory=dict)
 
     def memo(self, kind: type[Memo]) -> Memo:

@@ -2,9 +2,10 @@
 
 A condition on the columns of one table, in a filter or a join right above its scan, is a condition on the captured
 changes as well: those that do not satisfy it need not be consolidated, let alone joined. If the query reads a table
-several times, a change matters that satisfies the conditions of one of them. The operators apply their conditions all
-the same; so what is pushed may be weaker, but must not raise an error for a row that came and went between two
-refreshes.
+several times, a change matters that satisfies the conditions of one of them. What is pushed
+may be weaker than the conditions, which the operators apply all the same, but must not raise an error for a row that
+came and went between two refreshes. Where all is pushed that a reader says of a table alone, he need not say it again:
+PostgreSQL, which has statistics of buffers but none of their net, would take few changes for hardly any.
 
 Of ``(A AND x) OR (B AND y)``, with A and B over one table, follows ``A OR B``.
 """
@@ -46,6 +47,34 @@ def pushed_conditions(root: Operator) -> Mapping[int, str]:
     return {oid: " OR ".join(f"({c})" for c in found) for oid, found in readers.items() if found}
 
 
+def wholly_pushed(root: Operator) -> frozenset[int]:
+    """The scans, by node, whose pushed condition is all that is said of their rows alone."""
+    if any(isinstance(operator, Recursion) for operator in root.walk()):
+        return frozenset()
+    said: dict[int, set[str]] = {}
+    for scan, conditions in _readers(root, None):
+        said.setdefault(scan.source.oid, set()).add(" AND ".join(conditions))
+    read = [(scan, above) for above in root.walk() for scan in above.inputs if isinstance(scan, Scan)]
+    once = {scan.node for scan, _ in read if len(said[scan.source.oid]) == 1 and "" not in said[scan.source.oid]}
+    return frozenset(once - {scan.node for scan, above in read if not _all_pushed(scan, above)})
+
+
+def _all_pushed(scan: Scan, above: Operator) -> bool:
+    columns = {f.name: f for f in scan.columns}
+    return all(_pushed(condition, columns) for condition in _said(above))
+
+
+def _pushed(condition: exp.Expr, columns: Mapping[str, Field]) -> bool:
+    """Whether all that a condition says of some columns alone is implied by what is pushed of it."""
+    condition = condition.unnest()
+    used = {column.name for column in condition.find_all(exp.Column)}
+    if used <= columns.keys():
+        return bool(used) and harmless(condition, columns)
+    if isinstance(condition, exp.And | exp.Or):
+        return _pushed(condition.left, columns) and _pushed(condition.right, columns)
+    return True
+
+
 def _readers(operator: Operator, above: Operator | None) -> Iterator[tuple[Scan, list[str]]]:
     """Every scan, with the conditions that whoever reads it has on its rows."""
     if isinstance(operator, Scan):
@@ -54,15 +83,16 @@ def _readers(operator: Operator, above: Operator | None) -> Iterator[tuple[Scan,
         yield from _readers(below, operator)
 
 
-def _on_scan(scan: Scan, above: Operator | None) -> list[str]:
+def _said(above: Operator | None) -> Sequence[exp.Expr]:
+    """The conditions of whoever reads a table."""
     if isinstance(above, Filter):
-        conditions: Sequence[exp.Expr] = conjuncts(above.condition)
-    elif isinstance(above, Join):
-        conditions = above.conditions
-    else:
-        return []
+        return list(conjuncts(above.condition))
+    return above.conditions if isinstance(above, Join) else ()
+
+
+def _on_scan(scan: Scan, above: Operator | None) -> list[str]:
     columns = {f.name: f for f in scan.columns}
-    found = [implied for condition in conditions if (implied := _implied(condition, columns)) is not None]
+    found = [implied for condition in _said(above) if (implied := _implied(condition, columns)) is not None]
     return [_over_buffer(condition, columns) for condition in found]
 
 

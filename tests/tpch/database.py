@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +106,14 @@ def old_sales(orders: int, seed: int) -> Iterator[str]:
     """
 
 
-def updates(share: float, seed: int, least: int = 2) -> Iterator[str]:
+def updates(share: float, seed: int, least: int = 2, tables: Collection[str] = TABLES) -> Iterator[str]:
     """Random updates in all eight tables: in a share of the rows of each, but `least` of them, columns exchange values.
 
-    A few rows get another primary key, so that what refers to them finds nothing any more.
+    A few rows get another primary key, so that what refers to them finds nothing any more. With `tables` only these
+    of the tables have their columns exchanged.
     """
-    for table, (key, columns) in CHANGED.items():
+    for table in tables:
+        key, columns = CHANGED[table]
         for step in (0, 1):
             column = columns[(2 * seed + step) % len(columns)]
             order = f"hashtextextended(ROW({key})::text, {2 * seed + step})"

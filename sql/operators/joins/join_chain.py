@@ -67,7 +67,7 @@ def rows_at(
     None if the restriction says nothing about the others, or these nothing about the groups.
     """
     graph = JoinGraph(plan, inputs, conditions)
-    plain = _not_aggregating(inputs, only)
+    plain = _first(graph, only)
     inside, given = frozenset(plain), {f.name for f in columns}
     known = [f for i in plain for f in inputs[i].columns if f.name in given]
     below = only.to(known)
@@ -88,10 +88,17 @@ def rows_at(
     return rows.query
 
 
-def _not_aggregating(inputs: Sequence[Operator], only: Restriction) -> list[int]:
-    """The inputs that do not aggregate. Where all of them do, the first that the restriction speaks of."""
-    plain = [i for i, operator in enumerate(inputs) if not operator.barrier]
-    return plain or [i for i, operator in enumerate(inputs) if only.to(operator.columns)][:1]
+def _first(graph: JoinGraph, only: Restriction) -> list[int]:
+    """The inputs to be joined first: those that do not aggregate, if equalities lead from one to all of them.
+
+    Else one that the restriction speaks of: better by its key, and one that leads to many others.
+    """
+    plain = [i for i, operator in enumerate(graph.inputs) if not operator.barrier]
+    if plain and set(plain[1:]) <= set(graph.linked(frozenset(plain[:1]), frozenset(plain))):
+        return plain
+    restricted = {name for name, _ in only.pairs}
+    spoken_of = [i for i, operator in enumerate(graph.inputs) if only.to(operator.columns)]
+    return sorted(spoken_of, key=lambda i: (not graph.told_by(i, restricted), -len(graph.reached[i])))[:1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +116,8 @@ class _Rows:
 def _delta(plan: Plan, graph: JoinGraph, i: int, *, shared: bool) -> _Rows:
     """The changes of one input that satisfy the conditions on it alone."""
     operator, inside = graph.inputs[i], frozenset({i})
-    where = [c.sql for c in graph.conditions if c.inputs <= inside]
+    given = operator.node in plan.given
+    where = [c.sql for c in graph.conditions if c.inputs <= inside and not (given and c.inputs)]
     again = shared or is_shared(plan, operator) or not operator.inputs
     rows = shared_delta(plan, operator) if again else operator.delta(plan)
     if not where:

@@ -179,12 +179,21 @@ class JoinGraph:
             found.append(chosen)
         return found
 
-    def linked(self, inside: Set[int]) -> list[int]:
-        """The other inputs to which equalities lead from some of them, one after the other."""
+    def linked(self, inside: Set[int], among: Set[int] | None = None) -> list[int]:
+        """The other inputs to which equalities lead from some of them, one after the other; ``among`` these."""
         found: list[int] = []
-        while following := [j for j in self.order_from(inside | set(found)) if self.links(inside | set(found), j)]:
+        while following := [
+            j
+            for j in self.order_from(inside | set(found))
+            if (among is None or j in among) and self.links(inside | set(found), j)
+        ]:
             found.append(following[0])
         return found
+
+    def told_by(self, i: int, columns: Set[str]) -> bool:
+        """Whether these columns tell the rows of an input apart."""
+        key = self._keys[i]
+        return key is not None and key <= columns
 
     def _rank(self, inside: Set[int], j: int) -> tuple[int, int]:
         if not any(link.other in inside for link in self._links[j]):

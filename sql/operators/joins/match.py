@@ -143,6 +143,26 @@ class Match:
         equal = {mine.name: theirs.name for mine, theirs in (*self.agreements, *self.equal_columns)}
         return only.of(tuple((equal[name], key) for name, key in only.pairs if name in equal))
 
+    def restricted(
+        self, plan: Plan, left: Operator, right: Operator, only: Restriction | None
+    ) -> tuple[str, Restriction | None]:
+        """The left rows as they are now, and a restriction of the right ones: to those that the left can match.
+
+        Where the right aggregates, and the restriction speaks of other columns than are compared, the left rows that it
+        leaves are looked up first: else all groups of the right would be computed.
+        """
+        below = only and only.to(left.columns)
+        rows, through = left.new(plan, below), self.through(below)
+        comparable = self.equal_columns or self.agreements
+        if below is None or through is not None or not right.barrier or not comparable:
+            return rows, through
+        if plan.quick or not plan.target.one_statement:
+            return rows, None
+        columns = [quote(f.name) for f in left.columns]
+        found = plan.target.restricted(rows, columns, below, [f.name for f in left.columns if not f.not_null])
+        rows = select(["*"], plan.cte(plan.fresh("rows"), found))
+        return rows, self.mirrored().keys(plan, rows)
+
     def matched(self, plan: Plan, operator: Operator, rows: str, *, single: bool = False) -> str:
         """The left ``operator``'s new rows that match at least one of some rows of the right, each once.
 

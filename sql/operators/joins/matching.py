@@ -70,11 +70,8 @@ class Matching(Operator):
         return select([*columns, *weight], derived(left, "l"), where=[exists if self.wanted else f"NOT {exists}"])
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
-        return self._chosen(
-            plan,
-            self.left.new(plan, only and only.to(self.left.columns)),
-            self.right.new(plan, self.match.through(only)),
-        )
+        left, through = self.match.restricted(plan, self.left, self.right, only)
+        return self._chosen(plan, left, self.right.new(plan, through))
 
     def old(self, plan: Plan, only: Restriction | None = None) -> str:
         columns = names(self.columns)

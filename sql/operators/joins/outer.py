@@ -93,8 +93,8 @@ class LeftJoin(Outer):
         return (*self.left.columns, *nullable(self.right.columns))
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
-        below = only and only.to(self.left.columns)
-        return self._joined(plan, "LEFT", self.left.new(plan, below), self.right.new(plan, self.match.through(below)))
+        left, through = self.match.restricted(plan, self.left, self.right, only)
+        return self._joined(plan, "LEFT", left, self.right.new(plan, through))
 
     def delta(self, plan: Plan) -> str:
         return self._left_delta(plan)
@@ -148,12 +148,8 @@ class FullJoin(Outer):
             ]
             return select([*names(self.columns[: -len(merged) or None]), *merged], derived(both, "j"))
         left, right = self._sides(only)
-        rows = self._joined(
-            plan,
-            "LEFT",
-            self.left.new(plan, left),
-            self.right.new(plan, self.match.through(left)),
-        )
+        matching, through = self.match.restricted(plan, self.left, self.right, left)
+        rows = self._joined(plan, "LEFT", matching, self.right.new(plan, through))
         alone = AntiJoin(self.right, self.left, self.conditions).new(plan, right)
         return union_all(
             [

@@ -11,6 +11,7 @@ from engine.refresh.policy import (
     AppliedChanges,
     Decision,
     RefreshSettings,
+    Sizes,
     decide,
     decide_by_cost,
     is_proven,
@@ -21,6 +22,7 @@ from engine.refresh.policy import (
 from engine.stream_tables.refresh_state import CaptureState, Learned, RefreshContext, SourceState
 
 SETTINGS = RefreshSettings()
+SIZES = Sizes({1: 100_000})
 ORDERS = SourceState(oid=1, qualified="public.orders", name="orders", captured=True, pending=0, truncated=False)
 CONTEXT = RefreshContext(
     pgt_id=1,
@@ -74,19 +76,34 @@ def with_changes(pending: int, *, truncated: bool = False, **changes: object) ->
     ],
 )
 def test_action_follows_from_state(context: RefreshContext, action: Action, reason: str) -> None:
-    decision = decide(context, SETTINGS, 100_000)
+    decision = decide(context, SETTINGS, SIZES)
     assert decision.action is action
     assert reason in decision.reason
 
 
 def test_too_many_changes_are_computed_in_full_unless_differential_is_insisted_on() -> None:
     many = with_changes(40_000)
-    assert decide(many, SETTINGS, 100_000) == Decision(
+    assert decide(many, SETTINGS, SIZES) == Decision(
         Action.FULL,
         "40000 changed row images in about 100000 rows exceed twice pg_trickle.differential_max_change_ratio = 0.15",
         fallback=True,
     )
-    assert decide(replace(many, requested_mode="DIFFERENTIAL"), SETTINGS, 100_000).action is Action.DIFFERENTIAL
+    assert decide(replace(many, requested_mode="DIFFERENTIAL"), SETTINGS, SIZES).action is Action.DIFFERENTIAL
+
+
+def test_changes_of_several_sources_concern_more_of_what_they_are_joined_to() -> None:
+    sizes = Sizes({oid: 100_000 for oid in range(1, 6)})
+    joined = [
+        with_capture(sources=tuple(replace(ORDERS, oid=i, pending=10_000) for i in range(1, n + 1))) for n in (3, 4)
+    ]
+    assert decide(joined[0], SETTINGS, sizes).action is Action.DIFFERENTIAL  # 1 - 0.95 ** 3 = 0.14
+    decision = decide(joined[1], SETTINGS, sizes)
+    assert decision.action is Action.FULL and decision.fallback
+    assert "in 4 of 4 sources, concern about 0.19 of what is made of them, more than pg_trickle.diff" in decision.reason
+    united = replace(joined[1], canonical_query="SELECT a.x FROM a UNION ALL SELECT b.x FROM b")
+    assert decide(united, SETTINGS, sizes).action is Action.DIFFERENTIAL
+    few = with_capture(sources=(replace(ORDERS, pending=20_000), replace(ORDERS, oid=2, pending=0)))
+    assert decide(few, SETTINGS, sizes).action is Action.DIFFERENTIAL
 
 
 SLOW = AppliedChanges(2_000, 400.0)
@@ -94,20 +111,20 @@ SLOW = AppliedChanges(2_000, 400.0)
 
 def test_a_differential_refresh_slower_than_full_is_remembered_and_tried_again_some_day() -> None:
     context = with_changes(2_000)
-    decision = decide(context, SETTINGS, 100_000)
-    assert learned_threshold(context, decision, 100_000, duration_ms=120.0, before=SLOW) is None
-    threshold = learned_threshold(context, decision, 100_000, duration_ms=400.0, before=SLOW)
+    decision = decide(context, SETTINGS, SIZES)
+    assert learned_threshold(context, decision, SIZES, duration_ms=120.0, before=SLOW) is None
+    threshold = learned_threshold(context, decision, SIZES, duration_ms=400.0, before=SLOW)
     assert threshold == pytest.approx(0.005)
 
     for _ in range(20):
         context = with_threshold(context, threshold)
-        decision = decide(context, SETTINGS, 100_000)
+        decision = decide(context, SETTINGS, SIZES)
         if decision.action is Action.DIFFERENTIAL:
             break
         assert decision.fallback and "slower to apply than a full refresh of 100 ms" in decision.reason
-        threshold = learned_threshold(context, decision, 100_000, duration_ms=100.0, before=SLOW)
+        threshold = learned_threshold(context, decision, SIZES, duration_ms=100.0, before=SLOW)
     assert decision.action is Action.DIFFERENTIAL
-    assert decide(with_threshold(with_changes(100), 0.005), SETTINGS, 100_000).action is Action.DIFFERENTIAL
+    assert decide(with_threshold(with_changes(100), 0.005), SETTINGS, SIZES).action is Action.DIFFERENTIAL
 
 
 @pytest.mark.parametrize(
@@ -115,24 +132,24 @@ def test_a_differential_refresh_slower_than_full_is_remembered_and_tried_again_s
 )
 def test_one_slow_refresh_may_have_been_slow_by_chance(before: AppliedChanges | None) -> None:
     context = with_changes(2_000)
-    decision = decide(context, SETTINGS, 100_000)
+    decision = decide(context, SETTINGS, SIZES)
     assert may_teach(context, decision, 30_000.0) and not may_teach(context, decision, 249.0)
-    assert learned_threshold(context, decision, 100_000, duration_ms=30_000.0, before=before) is None
+    assert learned_threshold(context, decision, SIZES, duration_ms=30_000.0, before=before) is None
     # Of what was given up on the way it is known.
-    given_up = learned_threshold(context, decision, 100_000, duration_ms=30_000.0, given_up=True, before=before)
+    given_up = learned_threshold(context, decision, SIZES, duration_ms=30_000.0, given_up=True, before=before)
     assert given_up == pytest.approx(0.005)
 
 
 def test_a_full_refresh_that_takes_as_long_has_changes_applied_again() -> None:
     context = with_threshold(with_changes(2_000), 0.005)
-    decision = decide(context, SETTINGS, 100_000)
+    decision = decide(context, SETTINGS, SIZES)
     assert decision.action is Action.FULL and may_teach(context, decision, 1.0)
     # The table was small when a full refresh was last timed, and has grown.
-    threshold = learned_threshold(context, decision, 100_000, duration_ms=300.0, before=SLOW)
+    threshold = learned_threshold(context, decision, SIZES, duration_ms=300.0, before=SLOW)
     assert threshold == pytest.approx(0.02)
-    assert decide(with_threshold(context, threshold), SETTINGS, 100_000).action is Action.DIFFERENTIAL
+    assert decide(with_threshold(context, threshold), SETTINGS, SIZES).action is Action.DIFFERENTIAL
     for before in (None, AppliedChanges(999, 400.0), AppliedChanges(2_000, 100.0), AppliedChanges(2_000, 500.0)):
-        raised = learned_threshold(context, decision, 100_000, duration_ms=300.0, before=before)
+        raised = learned_threshold(context, decision, SIZES, duration_ms=300.0, before=before)
         assert raised == pytest.approx(0.0055)
 
 
@@ -173,4 +190,4 @@ def test_nothing_is_learned_from_an_estimate() -> None:
     context = with_threshold(with_changes(4_000), 0.5)
     decision = decide_by_cost(context, 1_000_000.0, 1_000.0)
     assert decision is not None
-    assert learned_threshold(context, decision, 100_000, duration_ms=9_000.0) is None
+    assert learned_threshold(context, decision, SIZES, duration_ms=9_000.0) is None
