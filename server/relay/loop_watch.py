@@ -28,8 +28,11 @@ LOOK = 0.002
 WAITING = 20
 """A callback that waits is reported after so many times the CPU time that one may take."""
 
-SURE = 5
-"""What is seen only once is reported after so many times the CPU time that one may take."""
+SURE = 10
+"""What is seen only once is reported after so many times the CPU time that one may take.
+
+Python's search for garbage is seen like this, wherever it happens to begin: up to 0.1 s on a slow machine.
+"""
 
 _ROOT = f"{Path(__file__).resolve().parent.parent.parent}{os.sep}"
 """Where the program is; what is installed may be in an environment within it, as it may be in one itself."""

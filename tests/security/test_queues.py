@@ -294,7 +294,7 @@ def test_every_function_pins_its_search_path(queue: Queue) -> None:
         "SELECT proname FROM pg_proc WHERE pronamespace = 'pgque'::regnamespace AND prosqlbody IS NULL "
         "AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (proconfig), false) ORDER BY 1"
     )
-    assert unpinned == [("_urlencode",), ("ticker_loop",)]
+    assert unpinned == [("_guard_batch",), ("_urlencode",), ("ticker_loop",)]
 
 
 def test_nobody_else_can_hold_up_ticks(queue: Queue, eve: Queue) -> None:

@@ -126,18 +126,11 @@ LANGUAGE plpgsql AS $$
 BEGIN
     IF NEW.sub_last_tick IS NULL AND NEW.sub_main IS NULL
        OR NEW.sub_batch IS NOT NULL AND NEW.sub_role OPERATOR(pg_catalog.=) 'coop_main' THEN
-        PERFORM pgque._refuse_subscription();
+        RAISE EXCEPTION USING
+            ERRCODE := '23514', MESSAGE := 'new row for relation "subscription" violates check constraint "subscription_check"',
+            DETAIL := 'A consumer stands at a tick; a group of subconsumers has no batch, its members have.';
     END IF;
     RETURN NULL;
-END $$;
-
--- What it raises, as a CHECK would.
-CREATE OR REPLACE FUNCTION pgque._refuse_subscription() RETURNS void
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    RAISE EXCEPTION 'new row for relation "subscription" violates check constraint "subscription_check"'
-        USING ERRCODE = '23514', SCHEMA = 'pgque', TABLE = 'subscription', CONSTRAINT = 'subscription_check',
-              DETAIL = 'A consumer stands at a tick; a group of subconsumers has no batch, its members have.';
 END $$;
 
 CREATE OR REPLACE TRIGGER guard_subscription_batch

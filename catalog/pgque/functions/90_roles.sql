@@ -213,7 +213,7 @@ BEGIN
             -- What start(), stop(), ticker_loop(), cursors and the tables' guards are made of, which have the caller's rights.
             pgque._grant('pgque_admin', 'GRANT EXECUTE ON FUNCTION pgque._server(), pgque._has_cron(), pgque._cursor_query(bigint),
                 pgque._json_key(text, jsonpath), pgque._event_slot(text, bigint), pgque._slots(), pgque._tick_early(text),
-                pgque._is_own_role(), pgque._refuse(text, text), pgque._refuse_subscription()
+                pgque._is_own_role(), pgque._refuse(text, text)
                 TO pgque_admin');
     PERFORM pgque._grant_create();
     RETURN pgque._missing_roles();

@@ -189,7 +189,7 @@ def test_changes_are_removed_when_they_have_been_read_and_not_before(subscriptio
                 await lab.value("SELECT pgtrickle._cleanup_buffers()")
                 await asyncio.sleep(0.05)
 
-        await lab.run("CREATE TABLE kept (a int)")
+        await lab.run("DROP TABLE IF EXISTS kept CASCADE; CREATE TABLE kept (a int)")
         s = await lab.subscribe("TABLE kept")
         oid = await lab.value("SELECT 'kept'::regclass::oid::bigint")
         other = await lab.connect()
