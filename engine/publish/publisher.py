@@ -19,6 +19,7 @@ import asyncpg
 import structlog
 
 from catalog.session import SqlError, SqlSession
+from engine.imports import freeze_imported
 from engine.object_store import storage_message
 from engine.publish.places import Places, check_installed
 from engine.publish.publications import Publication, publications
@@ -161,6 +162,7 @@ class Publisher(Candidate):
             return refusal.message
         # It loads Arrow, which takes its time, and which a server without publications need not have.
         attempt = await asyncio.to_thread(import_module, "engine.publish.attempt")
+        freeze_imported()
         known = self._known.get(publication.publication_id)
         connected = self._idle.pop() if self._idle else attempt.Connections(self.pool.connect)
         try:

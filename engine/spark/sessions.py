@@ -28,6 +28,7 @@ import structlog
 
 from catalog.session import SqlError
 from engine.compile.pool import served
+from engine.imports import freeze_imported
 from engine.session.fair_slots import FairSlots
 from engine.spark.backends import Backend, ClassicBackend, ConnectBackend, Session
 from engine.spark.jvm import JvmFailed
@@ -218,6 +219,7 @@ class SparkSessions:
                 unavailable = self._unavailable(error)
                 self._refused = self._clock(), unavailable
                 raise unavailable from error
+            freeze_imported()
             self._refused = None
             if self._stopped:
                 await self._discard()

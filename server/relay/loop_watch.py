@@ -9,12 +9,14 @@ something takes none, and is reported after much longer; waiting for a CPU does 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -28,11 +30,8 @@ LOOK = 0.002
 WAITING = 20
 """A callback that waits is reported after so many times the CPU time that one may take."""
 
-SURE = 10
-"""What is seen only once is reported after so many times the CPU time that one may take.
-
-Python's search for garbage is seen like this, wherever it happens to begin: up to 0.1 s on a slow machine.
-"""
+SURE = 5
+"""What is seen only once is reported after so many times the CPU time that one may take."""
 
 _ROOT = f"{Path(__file__).resolve().parent.parent.parent}{os.sep}"
 """Where the program is; what is installed may be in an environment within it, as it may be in one itself."""
@@ -48,7 +47,9 @@ class LoopWatch:
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._clock = _clock_of(self._thread)
+        self._thread_clock = _clock_of(self._thread)
+        self._searched = self._longest = 0.0
+        self._search_began: float | None = None
         self._schedstat = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
         self._own_schedstat = Path("/proc/thread-self/schedstat")
         self._told: set[str] = set()
@@ -58,17 +59,42 @@ class LoopWatch:
             frame = frame.f_back
         self._base = frame
         """What the loop, which is not written in Python, is called from; and callbacks by it."""
-        threading.Thread(target=self._watch, name="headwater loop watch", daemon=True).start()
+        gc.callbacks.append(self._searching)
+        # What comes before the thread has a CPU counts, too.
+        thread = threading.Thread(target=self._watch, args=[self._clock()], name="headwater loop watch", daemon=True)
+        thread.start()
 
     def stop(self) -> None:
         """Look no more."""
         self._stopped.set()
+        with suppress(ValueError):
+            gc.callbacks.remove(self._searching)
 
-    def _watch(self) -> None:
-        before, kept = self._clock(), self._kept()
+    def _searching(self, phase: str, found: Mapping[str, int]) -> None:
+        """Python searches for garbage, or has done so, in whichever thread. Not the place to log: see `_watch`."""
+        if threading.get_ident() != self._thread:
+            return
+        if phase == "start":
+            self._search_began = self._thread_clock()
+        elif self._search_began is not None:
+            took = self._thread_clock() - self._search_began
+            self._searched += took
+            self._longest = max(self._longest, took)
+            self._search_began = None
+
+    def _clock(self) -> float:
+        """The time that the loop's thread has spent on the CPU, but for searches for garbage."""
+        began = self._search_began
+        return (self._thread_clock() if began is None else began) - self._searched
+
+    def _watch(self, before: float) -> None:
+        kept = before - _delayed(self._own_schedstat)
         while not self._stopped.wait(self._limit / 2):
             if self._clock() - before > self._limit / 4:
                 self._follow(kept)
+            if self._longest > self._limit:
+                log.info("garbage collected", cpu_ms=round(self._longest * 1000))
+                self._longest = 0.0
             before, kept = self._clock(), self._kept()
 
     def _follow(self, kept: float) -> None:

@@ -12,13 +12,13 @@ from tests.e2e.conftest import Database
 
 SECRET = "SELECT id, v FROM t WHERE v <> 'the password is 4711'"
 EVERYWHERE = """
-SELECT format('SELECT count(*) FROM %s AS r WHERE r::text LIKE ''%%4711%%''', c.oid::regclass)
+SELECT format('SELECT count(*) FROM %s AS r WHERE r::text LIKE ''%%is 4711%%''', c.oid::regclass)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname IN ('pgtrickle', 'pgtrickle_changes') AND c.relkind IN ('r', 'v', 'm', 'f', 'p')
   AND has_schema_privilege(n.oid, 'USAGE') AND has_any_column_privilege(c.oid, 'SELECT')
 """
 FUNCTIONS = """
-SELECT format('SELECT count(*) FROM pgtrickle.%I(''public.hidden'') AS r WHERE r::text LIKE ''%%4711%%''', p.proname)
+SELECT format('SELECT count(*) FROM pgtrickle.%I(''public.hidden'') AS r WHERE r::text LIKE ''%%is 4711%%''', p.proname)
 FROM pg_proc p
 WHERE p.pronamespace = 'pgtrickle'::regnamespace AND p.proretset AND p.prokind = 'f' AND p.proname !~ '^_'
   AND p.pronargs - p.pronargdefaults = 1 AND p.proargtypes[0] = 'text'::regtype

@@ -23,7 +23,7 @@ from catalog.values import Action
 from server.metrics.described import DESCRIBED, documented_name
 from tests import promql
 from tests.e2e.commands.test_dashboards import every_expression
-from tests.e2e.conftest import Headwater
+from tests.e2e.conftest import BLOCKED, Headwater
 
 ROOT = Path(__file__).parents[3]
 OBJECTS = 4
@@ -96,7 +96,7 @@ class Measured(Headwater):
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     place = tmp_path_factory.mktemp("metrics")
-    options = ("--metrics", "0", "--metrics-objects", str(OBJECTS), "--warn-blocked", "20")
+    options = ("--metrics", "0", "--metrics-objects", str(OBJECTS), "--warn-blocked", str(BLOCKED))
     running = Measured(place / "data", *options)
     running.start()
     starting = len(running.log)

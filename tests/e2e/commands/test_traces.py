@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tests.e2e.commands.otlp import Collector, Span
-from tests.e2e.conftest import Headwater
+from tests.e2e.conftest import BLOCKED, Headwater
 
 TRACE = "0af7651916cd43dd8448eb211c8031{:02x}"
 CALLER = "b7ad6b7169203331"
@@ -33,7 +33,7 @@ def collector() -> Iterator[Collector]:
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Headwater]:
     place = tmp_path_factory.mktemp("traces")
-    running = Headwater(place / "data", "--log-format", "json", "--log-level", "debug", "--warn-blocked", "20")
+    running = Headwater(place / "data", "--log-format", "json", "--log-level", "debug", "--warn-blocked", str(BLOCKED))
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         patched.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")

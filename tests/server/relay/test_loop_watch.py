@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -68,3 +69,15 @@ def test_many_short_callbacks_are_not_reported() -> None:
             await asyncio.gather(*(short() for _ in range(60)))
 
     assert _reports(work()) == []
+
+
+def test_a_search_for_garbage_is_told_and_no_fault_of_a_callback() -> None:
+    kept: list[list[object]] = [[] for _ in range(500_000)]
+
+    async def work() -> None:
+        for _ in range(10):
+            gc.collect()
+            await asyncio.sleep(LIMIT / 10)
+
+    assert {report["event"] for report in _reports(work())} == {"garbage collected"}
+    del kept

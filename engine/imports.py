@@ -1,0 +1,20 @@
+"""Modules that are loaded when they are first needed, and stay for as long as the program runs."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+_frozen = 0
+"""So many modules there were when that was last done."""
+
+
+def freeze_imported() -> None:
+    """Keep Python from looking for garbage in what has been imported meanwhile, if anything has.
+
+    The search holds all threads: for PySpark and pandas, 50 000 objects, 24 ms.
+    """
+    global _frozen
+    if len(sys.modules) > _frozen:
+        _frozen = len(sys.modules)
+        gc.freeze()
