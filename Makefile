@@ -47,8 +47,9 @@ quickstart: install
 test: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	@# Beside the type checker all tests are compiled, once: else each of the processes below would do that.
+	@$(BIN)/pytest -m "not long" --collect-only -q >/dev/null 2>&1 & $(BIN)/mypy; checked=$$?; wait; exit $$checked
 	$(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		--reruns 1 --only-rerun '$(TIMED_OUT)|$(GAVE_WAY)' -rfER $(ARGS)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.e2e.conftest import Database, Headwater, db, eventually, live_db, own_db, own_server, server
+from tests.e2e.conftest import Database, Headwater, db, eventually, fresh_db, live_db, own_db, own_server, server
 
-__all__ = ["db", "eventually", "live_db", "own_db", "own_server", "server"]
+__all__ = ["db", "eventually", "fresh_db", "live_db", "own_db", "own_server", "server"]
 
 
 @pytest.fixture(scope="module")

@@ -330,11 +330,21 @@ class Database:
         self.assert_refreshed(name)
         assert self.last(name)[0] == "DIFFERENTIAL", self.history(name)[-1]["executor_reason"]
 
-    def empty(self) -> None:
-        """Drop what is not the server's, stream tables and all, and settings; nothing is refreshed but by hand."""
-        self.run("SET lock_timeout = '1min'")  # who has a connection left open would have it wait for ever
-        drop_schemas(self.connection, "accum", "pgque", "pgtrickle")
-        self.run(f"ALTER DATABASE {self.name} RESET ALL; ALTER DATABASE {self.name} SET pg_trickle.enabled = off")
+    def empty(self, *, scheduled: bool = False) -> None:
+        """Drop what is not the server's, stream tables and all, and settings.
+
+        Nothing is refreshed but by hand, unless `scheduled`.
+        """
+        # Who has a connection left open would have it wait for ever.
+        self.run(f"SET lock_timeout = '1min'; ALTER DATABASE {self.name} SET pg_trickle.enabled = off")
+        given_way(lambda: drop_schemas(self.connection, "accum", "pgque", "pgtrickle"))
+        self.run("SELECT pgque.drop_queue(queue_name, true) FROM pgque.queue")
+        self.run("SELECT accum.register_drop(name, force := true) FROM accum._registers")
+        self.run("SELECT pgtrickle.drop_watermark_group(group_name) FROM pgtrickle.pgt_watermark_groups")
+        self.run("SELECT pgtrickle.drop_refresh_group(group_name) FROM pgtrickle.pgt_refresh_groups")
+        self.run(f"ALTER DATABASE {self.name} RESET ALL")
+        if not scheduled:
+            self.run(f"ALTER DATABASE {self.name} SET pg_trickle.enabled = off")
         assert self.rows("SELECT pgt_schema, pgt_name FROM pgtrickle.pgt_stream_tables") == []
         for _ in range(20):  # the engine would end them too, while the next test is already looking at what there is
             if not self.value("SELECT pgtrickle._unfollowed()"):
@@ -354,18 +364,28 @@ def alerts(listener: psycopg.Connection[Any], event: str) -> Iterator[dict[str, 
             yield alert
 
 
-def drop_role(connection: psycopg.Connection[Any], name: str) -> None:
-    """Drop a role with all that it owns.
+def given_way(run: Callable[[], Any]) -> None:
+    """Do what the engine may just be in the way of: where one of the two must give way, again.
 
-    The engine may just be refreshing that, or change privileges of the same table: one of the two gives way.
+    It may be refreshing what is dropped, or change privileges of the same table; or it has just made the function again
+    by which it acts as a role.
     """
     for remaining in reversed(range(20)):
         try:
-            connection.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
+            run()
             return
-        except (psycopg.errors.DeadlockDetected, psycopg.errors.InternalError_) as error:
+        except (
+            psycopg.errors.DeadlockDetected,
+            psycopg.errors.DependentObjectsStillExist,
+            psycopg.errors.InternalError_,
+        ) as error:
             if not remaining or (error.sqlstate == "XX000" and "concurrently" not in str(error)):
                 raise
+
+
+def drop_role(connection: psycopg.Connection[Any], name: str) -> None:
+    """Drop a role with all that it owns."""
+    given_way(lambda: connection.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}"))
 
 
 @pytest.fixture(scope="session")
@@ -415,18 +435,40 @@ def emptied_db(shared_db: Database) -> Iterator[Database]:
     session its functions. For tests that need no scheduler, and in which neither ids nor what the engine has learned
     plays a part. A module has its tests run there by a fixture `db` of its own.
     """
-    shared_db.renew()
-    database = Database(shared_db.server, shared_db.name, shared_db.connection)
-    yield database
-    database.close()
-    shared_db.renew()
-    shared_db.empty()
+    yield from _emptied(shared_db)
+
+
+@pytest.fixture(scope="module")
+def live_shared_db(server: Headwater) -> Iterator[Database]:
+    """One database for a module's tests that leave nothing behind, with its scheduler at work."""
+    yield from _database(server)
 
 
 @pytest.fixture
-def live_db(server: Headwater) -> Iterator[Database]:
+def emptied_live_db(live_shared_db: Database) -> Iterator[Database]:
+    """The same as `emptied_db`, with the scheduler at work, for a fixture `live_db` of a module's own."""
+    yield from _emptied(live_shared_db, scheduled=True)
+
+
+def _emptied(shared: Database, *, scheduled: bool = False) -> Iterator[Database]:
+    shared.renew()
+    database = Database(shared.server, shared.name, shared.connection)
+    yield database
+    database.close()
+    shared.renew()
+    shared.empty(scheduled=scheduled)
+
+
+@pytest.fixture
+def fresh_db(server: Headwater) -> Iterator[Database]:
     """A fresh database, made and dropped through the server, with its scheduler at work."""
     yield from _database(server)
+
+
+@pytest.fixture
+def live_db(fresh_db: Database) -> Database:
+    """The same, unless a module has its own."""
+    return fresh_db
 
 
 @pytest.fixture

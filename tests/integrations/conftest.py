@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.e2e.conftest import db, eventually, live_db, role, server
+from tests.e2e.conftest import db, eventually, fresh_db, live_db, role, server
 
-__all__ = ["db", "eventually", "live_db", "role", "server"]
+__all__ = ["db", "eventually", "fresh_db", "live_db", "role", "server"]

@@ -26,6 +26,11 @@ WHERE p.pronamespace = 'pgtrickle'::regnamespace AND p.proretset AND p.prokind =
 
 
 @pytest.fixture
+def db(emptied_db: Database) -> Database:
+    return emptied_db
+
+
+@pytest.fixture
 def hidden(db: Database) -> Database:
     db.run("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'x')")
     db.create("hidden", SECRET)

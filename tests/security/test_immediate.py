@@ -19,6 +19,11 @@ SUMS = "SELECT g, count(*) AS n, min(v) AS least FROM t GROUP BY g"
 JOIN = "SELECT t.id, t.v, u.w FROM t JOIN u ON u.g = t.g"
 
 
+@pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
 def create(connection: Connection, name: str, query: str) -> None:
     connection.execute("SELECT pgtrickle.create_stream_table(%s, %s, refresh_mode => 'IMMEDIATE')", [name, query])
 

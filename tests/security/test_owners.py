@@ -15,6 +15,11 @@ Role = Callable[..., psycopg.Connection[Any]]
 Eventually = Callable[..., Any]
 
 
+@pytest.fixture
+def db(emptied_db: Database) -> Database:
+    return emptied_db
+
+
 def test_no_role_can_lock_the_requests_of_others(db: Database, role: Role) -> None:
     mallory, bob = role("mallory"), role("bob")
     mallory.execute("BEGIN")

@@ -13,6 +13,11 @@ Eventually = Callable[..., Any]
 
 
 @pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
+@pytest.fixture
 def t(live_db: Database) -> Database:
     live_db.run(
         "CREATE TABLE t (id int PRIMARY KEY, g int, v int); CREATE TABLE u (g int PRIMARY KEY, name text);"

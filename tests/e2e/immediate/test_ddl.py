@@ -20,6 +20,11 @@ QUERIES = {
 }
 
 
+@pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
 def tables(db: Database) -> None:
     db.run(
         "CREATE SCHEMA s; CREATE TABLE t (id int PRIMARY KEY, v int, unread int, spare text);"
@@ -87,11 +92,11 @@ FOLLOWED = {
         "INSERT INTO t VALUES (1000, 5)",
     ),
     "a trigger replaced": (
-        "ALTER TABLE t ENABLE REPLICA TRIGGER pg_trickle_immediate_000000000001_insert",
+        "ALTER TABLE t ENABLE REPLICA TRIGGER pg_trickle_immediate_{first}_insert",
         "INSERT INTO t VALUES (1000, 5)",
     ),
     "a trigger dropped": (
-        "DROP TRIGGER pg_trickle_immediate_000000000001_insert ON t",
+        "DROP TRIGGER pg_trickle_immediate_{first}_insert ON t",
         "INSERT INTO t VALUES (1000, 5)",
     ),
     "functions dropped": (
@@ -128,6 +133,8 @@ FOLLOWED = {
 @pytest.mark.one_in(6)
 def test_it_becomes_immediate_again(live: Database, eventually: Callable[..., Any], what: str) -> None:
     ddl, writes = FOLLOWED[what]
+    first = live.value("SELECT min(pgt_id) FROM pgtrickle.pgt_stream_tables")
+    ddl = ddl.replace("{first}", f"{first:012}")
     writer = live.connect()
     for statement in ddl.split(";") if "$$" not in ddl else [ddl]:
         live.run(statement)
@@ -447,7 +454,9 @@ def test_dumped_and_restored(live: Database, tmp_path: Any, eventually: Callable
         live.run(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def test_database_copied_as_a_template(live: Database, eventually: Callable[..., Any]) -> None:
+def test_database_copied_as_a_template(fresh_db: Database, eventually: Callable[..., Any]) -> None:
+    live = fresh_db
+    tables(live)
     name = f"{live.name}_copy"
     live.close()
     administrator = live.server.administrator()

@@ -28,6 +28,11 @@ LEFT_BEHIND = (
 
 
 @pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
+@pytest.fixture
 def db(emptied_db: Database) -> Database:
     """Nothing is refreshed but by hand."""
     return emptied_db

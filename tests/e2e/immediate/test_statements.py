@@ -35,6 +35,11 @@ QUERIES = {
 }
 
 
+@pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
 class Watched:
     """A session whose every statement leaves all stream tables equal to their queries, in its eyes."""
 

@@ -34,6 +34,11 @@ SECONDS = 60.0
 FLAVOURS = pytest.mark.parametrize("flavour", ["sync", "async"])
 
 
+@pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
 @dataclass
 class Line:
     product: int

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.e2e.conftest import Database
+from tests.e2e.conftest import Database, drop_role
 from tests.e2e.registers.registers import consistent, post
 
 CREATE = "SELECT accum.register_create('r', %s::jsonb, %s::jsonb)"
@@ -360,8 +360,7 @@ def test_a_role_takes_its_registers_along(registers: Database) -> None:
     )
     registers.run(CREATE.replace("%s::jsonb)", "%s::jsonb, high_write := true)"), *LEDGER)
     registers.run("RESET ROLE")
-    registers.run("DROP OWNED BY register_owner CASCADE")
-    registers.run("DROP ROLE register_owner")
+    drop_role(registers.connection, "register_owner")
     assert registers.rows("SELECT * FROM accum.register_list()") == []
     registers.run(CREATE, *LEDGER)
     assert post(registers, movement(), register="r") == 1

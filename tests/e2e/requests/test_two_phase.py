@@ -20,6 +20,11 @@ ROWS = "INSERT INTO t SELECT n, n % 3, n FROM generate_series(1, 9) AS n"
 
 
 @pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
+@pytest.fixture
 def busy(live_db: Database) -> Iterator[Database]:
     """A database with a source, whose scheduler is at work; nothing may be prepared when it is dropped."""
     live_db.run(SOURCE)

@@ -14,6 +14,11 @@ Eventually = Callable[..., Any]
 EVERY_TWO_SECONDS = "*/2 * * * * *"
 
 
+@pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
 @pytest.fixture(autouse=True)
 def source(live_db: Database) -> None:
     live_db.run("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT n, n FROM generate_series(1, 10) n")

@@ -21,6 +21,11 @@ HELD_BACK = "SELECT pgt_name FROM pgtrickle._held_back() JOIN pgtrickle.pgt_stre
 
 
 @pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
+@pytest.fixture
 def db(emptied_db: Database) -> Database:
     """Nothing is refreshed but by hand."""
     return emptied_db

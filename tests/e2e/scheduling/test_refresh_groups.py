@@ -20,6 +20,11 @@ GROUPS = (
 )
 
 
+@pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
 def error(connection: psycopg.Connection[Any], call: str) -> tuple[str | None, str | None]:
     with pytest.raises(psycopg.Error) as failure:
         connection.execute(f"SELECT pgtrickle.{call}".encode())

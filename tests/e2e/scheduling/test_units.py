@@ -20,6 +20,11 @@ Eventually = Callable[..., Any]
 TORN = "SELECT count(*) FROM st_d WHERE b <> c"
 
 
+@pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
 def diamond(db: Database, **of_meeting: Any) -> None:
     """That of the reference, over 10 rows; in st_d b and c are the same if they are of one moment."""
     db.run("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT n, 0 FROM generate_series(1, 10) n")

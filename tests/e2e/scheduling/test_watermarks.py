@@ -23,6 +23,11 @@ REPORT = "SELECT o.id, o.amount, count(*) AS lines FROM orders o JOIN order_line
 
 
 @pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
+@pytest.fixture
 def orders(live_db: Database) -> Database:
     live_db.run("CREATE TABLE orders (id int PRIMARY KEY, amount int)")
     live_db.run("CREATE TABLE order_lines (id int PRIMARY KEY, order_id int)")

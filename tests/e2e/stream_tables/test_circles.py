@@ -30,6 +30,11 @@ SELECT src, dst FROM reach ORDER BY 1, 2
 
 
 @pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
+@pytest.fixture
 def db(emptied_db: Database) -> Database:
     """Nothing is refreshed but by hand."""
     return emptied_db

@@ -22,6 +22,11 @@ PAGES = sorted(
 )
 
 
+@pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
 def program(text: str) -> dict[str, Any]:
     """What the program of a page defines."""
     (source,) = re.findall(r"```python\n(.*?)```\n", text, re.DOTALL)

@@ -13,6 +13,11 @@ from server.commands.status import _HOLDING
 Eventually = Callable[..., Any]
 
 
+@pytest.fixture
+def live_db(emptied_live_db: Any) -> Any:
+    return emptied_live_db
+
+
 @pytest.fixture(autouse=True)
 def source(live_db: Any) -> None:
     live_db.run("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT n, n FROM generate_series(1, 10) n")
