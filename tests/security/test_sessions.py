@@ -16,6 +16,11 @@ Role = Callable[..., psycopg.Connection[Any]]
 Eventually = Callable[..., Any]
 
 
+@pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
 class Reader:
     """Reads COPY (SUBSCRIBE …) in a thread: the rows without their timestamps, and the error it ends with."""
 

@@ -26,6 +26,11 @@ ON = [
 OFF = [" = false", " = off", " = of", " = 0", " = no", " = n", " = f", " = 'FALSE'", " = 'Fal'"]
 
 
+@pytest.fixture
+def live_db(emptied_live_db: Any) -> Any:
+    return emptied_live_db
+
+
 def test_security_invoker_is_what_postgresql_takes_it_for(
     db: Any, role: Callable[..., psycopg.Connection[Any]]
 ) -> None:

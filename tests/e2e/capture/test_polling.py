@@ -15,6 +15,11 @@ POLLING = "ALTER DATABASE {} SET pg_trickle.foreign_table_polling = {}"
 
 
 @pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
+@pytest.fixture
 def remote(db: Database) -> Database:
     """A database with foreign tables `f_items` and `f_kinds` over its own schema `far`, through a loopback server."""
     where = conninfo.conninfo_to_dict(db.server.direct_dsn(db.name))

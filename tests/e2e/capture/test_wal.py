@@ -37,6 +37,11 @@ CREATE TABLE k (g int, x int);
 """
 
 
+@pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
 @pytest.fixture(scope="module")
 def wal_db(server: Headwater) -> Iterator[Database]:
     """One database in which everything is to be captured from the log, and nothing is refreshed but by hand."""

@@ -35,6 +35,11 @@ INHERITED = (
 
 
 @pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
+@pytest.fixture
 def partitioned(db: Database, eventually: Eventually) -> Database:
     return captured(db, PARTITIONED, eventually)
 

@@ -17,6 +17,11 @@ from tests.e2e.conftest import Database, Headwater
 EXPECTED = {"40001", "40P01", "55P03"}
 
 
+@pytest.fixture
+def live_db(emptied_live_db: Database) -> Database:
+    return emptied_live_db
+
+
 @pytest.fixture(autouse=True)
 def source(live_db: Any) -> None:
     live_db.run("CREATE TABLE t (id int PRIMARY KEY, k int, v int)")

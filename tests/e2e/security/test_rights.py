@@ -12,6 +12,11 @@ Connection = psycopg.Connection[Any]
 
 
 @pytest.fixture
+def live_db(emptied_live_db: Any) -> Any:
+    return emptied_live_db
+
+
+@pytest.fixture
 def alice(role: Callable[..., Connection]) -> Connection:
     connection = role("alice")
     connection.execute("CREATE TABLE mine (id int PRIMARY KEY, v text); INSERT INTO mine VALUES (1, 'a'), (2, 'b')")

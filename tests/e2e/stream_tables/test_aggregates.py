@@ -10,6 +10,11 @@ import pytest
 CUBE = "SELECT a, b, c, d, e, f, g, count(*) AS n FROM wide GROUP BY CUBE (a, b, c, d, e, f, g)"
 
 
+@pytest.fixture
+def live_db(emptied_live_db: Any) -> Any:
+    return emptied_live_db
+
+
 @pytest.fixture(autouse=True)
 def tables(db: Any) -> None:
     db.run(
