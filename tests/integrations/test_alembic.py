@@ -205,9 +205,9 @@ def test_what_is_not_known_is_refused(engine: sa.Engine) -> None:
             op.create_stream_table("totals", QUERY, status="ACTIVE")
         with pytest.raises(TypeError, match="alter_stream_table\\(\\) has no parameter engine"):
             op.alter_stream_table("totals", engine="spark")
-    with pytest.raises(NotImplementedError, match="existing_query"):
+    with pytest.raises(ValueError, match="existing_query"):
         DropStreamTableOp("totals").reverse()
-    with pytest.raises(NotImplementedError, match="existing_schedule"):
+    with pytest.raises(ValueError, match="existing_schedule"):
         AlterStreamTableOp("totals", {"schedule": "1h"}, {}).reverse()
 
 

@@ -107,7 +107,7 @@ class DropStreamTableOp(MigrateOperation):
 
     def reverse(self) -> CreateStreamTableOp:
         if self.existing is None:
-            raise NotImplementedError(f"stream table {self.name}: say existing_query=… for it to be created again")
+            raise ValueError(f"stream table {self.name}: say existing_query=… for it to be created again")
         return self.existing
 
 
@@ -141,7 +141,7 @@ class AlterStreamTableOp(MigrateOperation):
         unknown = sorted(set(self.changes) - set(self.existing))
         if unknown:
             said = ", ".join(f"{EXISTING}{name}=…" for name in unknown)
-            raise NotImplementedError(f"stream table {self.name}: say {said} for it to be altered back")
+            raise ValueError(f"stream table {self.name}: say {said} for it to be altered back")
         before = {name: self.existing[name] for name in self.changes}
         return type(self)(self.name, before, self.changes, schema=self.schema)
 
