@@ -24,7 +24,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     st record;
 BEGIN
-    SELECT s.pgt_owner, s.pgt_name INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _owner_of.pgt_id;
+    SELECT s.pgt_owner, s.pgt_name INTO st FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _owner_of.pgt_id;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
     END IF;
@@ -66,7 +66,10 @@ BEGIN
     PERFORM pgtrickle._lock_name(parts[1], parts[2]);
     has_schema := to_regnamespace(schema) IS NOT NULL;
     is_taken := to_regclass(storage) IS NOT NULL;
-    is_stream_table := EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = to_regclass(storage)::oid);
+    is_stream_table := false;
+    IF is_taken THEN
+        is_stream_table := EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = to_regclass(storage)::oid);
+    END IF;
 END $$;
 
 
@@ -90,7 +93,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._refuse_constraints(relid oid) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     name text := (SELECT s.pgt_name
-                  FROM pgtrickle.pgt_stream_tables s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
+                  FROM pgtrickle.pgt_definitions s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
                   WHERE s.pgt_relid = relid);
     culprit text;
 BEGIN
@@ -132,7 +135,7 @@ BEGIN
         PERFORM pgtrickle._raise('2BP01', format('cannot alter or drop "%s" because a stream table reads it', pgtrickle._source_name(d)),
                                  format('Stream table "%s" reads what would change.', pgtrickle._qualified(s.pgt_relid)),
                                  'Drop or change the stream table first, or SET pg_trickle.block_source_ddl = off.')
-        FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = d.pgt_id
+        FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_definitions s ON s.pgt_id = d.pgt_id
         WHERE d.pgt_id = _refuse_source_ddl.pgt_id AND d.source_relid = source;
     END IF;
 END $$;
@@ -147,7 +150,7 @@ DECLARE
     altered text;
 BEGIN
     SELECT s.pgt_name INTO altered
-    FROM pgtrickle.pgt_stream_tables s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
+    FROM pgtrickle.pgt_definitions s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
     WHERE s.pgt_relid = relid AND s.explain->'inputs' ? 'output' AND (
         retyped
         OR ARRAY(SELECT o.value->>'name' FROM jsonb_array_elements(s.explain->'inputs'->'output') WITH ORDINALITY o
@@ -160,7 +163,7 @@ BEGIN
             HINT = 'Its columns are those of its query. pgtrickle.alter_stream_table() gives it another one.';
     END IF;
     SELECT s.pgt_name INTO altered
-    FROM pgtrickle.pgt_stream_tables s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
+    FROM pgtrickle.pgt_definitions s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
     JOIN pg_class c ON c.oid = s.pgt_relid
     WHERE s.pgt_relid = relid AND c.relpersistence = 'u';
     IF altered IS NOT NULL THEN
@@ -299,7 +302,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._unregister(pgt_id bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._owner_of(pgt_id);
-    DELETE FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _unregister.pgt_id;
+    DELETE FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _unregister.pgt_id;
     PERFORM pgtrickle._untrack_sources();
 END $$;
 
