@@ -24,17 +24,16 @@ $$;
 CREATE OR REPLACE FUNCTION pgtrickle._is_top_level() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    ours CONSTANT text := E'(?:pgtrickle\\.(?:_\\w+|refresh_stream_table)|"pgtrickle"\\."(?:_\\w+|refresh_stream_table)")';
-    called CONSTANT text := format(E'PL/pgSQL function %s\\([^\n]*\\) [^"\n]*', ours);
-    stated CONSTANT text := E'(?:SQL statement|SQL expression|PL/pgSQL expression|PL/pgSQL assignment) "[^"\n]*"';
     context text;
 BEGIN
     GET DIAGNOSTICS context = PG_CONTEXT;
     IF NOT starts_with(context, 'PL/pgSQL function ') THEN  -- lc_messages is another language
         context := pgtrickle._context_in_english();
     END IF;
-    -- Each pattern stands in it once, since PostgreSQL builds what it matches with anew at each call.
-    RETURN E'\n' || context ~ format(E'^(?:(?:\n%2$s)*\n%1$s)+$', called, stated);
+    RETURN E'\n' || context ~ E'^(?:'
+        '(?:\n(?:SQL statement|SQL expression|PL/pgSQL expression|PL/pgSQL assignment) "[^"\n]*")*'
+        '\nPL/pgSQL function (?:pgtrickle\\.(?:_\\w+|refresh_stream_table)|"pgtrickle"\\."(?:_\\w+|refresh_stream_table)")'
+        '\\([^\n]*\\) [^"\n]*)+$';
 END $$;
 
 

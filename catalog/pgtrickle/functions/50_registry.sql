@@ -1,24 +1,12 @@
 -- Writing the catalog: registering, altering and forgetting stream tables.
 
 
--- A stream table the caller may act for. Raises 42P01 if there is none, 42501 if he may not.
-CREATE OR REPLACE FUNCTION pgtrickle._own_stream_table(pgt_id bigint) RETURNS pgtrickle.pgt_stream_tables
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    st pgtrickle.pgt_stream_tables;
-BEGIN
-    SELECT * INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _own_stream_table.pgt_id;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
-    END IF;
-    PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
-    RETURN st;
-END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._own_stream_table(bigint) FROM PUBLIC;
+DROP FUNCTION IF EXISTS  -- of an earlier version
+    pgtrickle._own_stream_table(bigint), pgtrickle._check_state(pgtrickle.pgt_stream_tables),
+    pgtrickle._alert(text, pgtrickle.pgt_stream_tables, text);
 
 
--- The owner of a stream table that the caller may act for, with the same errors. (A whole row holds long columns, which
--- would be read for nothing.)
+-- The owner of a stream table that the caller may act for. Raises 42P01 if there is none, 42501 if he may not.
 CREATE OR REPLACE FUNCTION pgtrickle._owner_of(pgt_id bigint) RETURNS oid
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -192,7 +180,7 @@ END $$;
 
 -- What a row of a stream table must be so that nothing that looks at all of them fails at it: owners write their own. Raises
 -- 22023.
-CREATE OR REPLACE FUNCTION pgtrickle._check_state(st pgtrickle.pgt_stream_tables) RETURNS void
+CREATE OR REPLACE FUNCTION pgtrickle._check_state(st pgtrickle.pgt_definitions) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._check_times(st.data_timestamp);
@@ -204,7 +192,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'invalid state of a stream table';
     END IF;
 END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._check_state(pgtrickle.pgt_stream_tables) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._check_state(pgtrickle.pgt_definitions) FROM PUBLIC;
 
 
 -- Times that others can reckon with: finite, and not in the future by more than clocks differ. Raises 22023.
@@ -259,7 +247,7 @@ BEGIN
         (definition->'topk'->>'limit')::int, definition->'topk'->>'order_by', (definition->'topk'->>'offset')::int,
         coalesce((definition->>'append_only')::boolean, false), coalesce(definition->'explain'->'texts', '{}'))
     RETURNING pgt_id INTO new_id;
-    PERFORM pgtrickle._check_state(s) FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = new_id;
+    PERFORM pgtrickle._check_state(s) FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = new_id;
     FOR source IN
         SELECT (d->>'relid')::oid AS relid, ARRAY(SELECT jsonb_array_elements_text(d->'columns')) AS columns
         FROM jsonb_array_elements(coalesce(nullif(definition->'dependencies', 'null'), '[]')) AS d
@@ -330,10 +318,12 @@ END $$;
 CREATE OR REPLACE FUNCTION pgtrickle._set_state(pgt_id bigint, changes jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    st pgtrickle.pgt_stream_tables := pgtrickle._own_stream_table(pgt_id);
-    new_st pgtrickle.pgt_stream_tables;
+    st pgtrickle.pgt_definitions;
+    new_st pgtrickle.pgt_definitions;
     unknown text;
 BEGIN
+    PERFORM pgtrickle._owner_of(pgt_id);
+    SELECT * INTO st FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _set_state.pgt_id;
     SELECT string_agg(key, ', ') INTO unknown FROM jsonb_object_keys(changes) AS key
     WHERE key NOT IN ('schedule', 'refresh_mode', 'requested_mode', 'status', 'consecutive_errors', 'needs_reinit',
         'fallback_reason', 'explain', 'engine', 'row_id_salt', 'canonical_query', 'defining_query', 'functions_used',
@@ -374,9 +364,9 @@ END $$;
 
 -- Tell whoever listens on pg_trickle_alert of something rare. (Never of a refresh, whose commit would wait for those of others:
 -- 78_announcements.sql.)
-CREATE OR REPLACE FUNCTION pgtrickle._alert(event text, st pgtrickle.pgt_stream_tables, reason text) RETURNS void
+CREATE OR REPLACE FUNCTION pgtrickle._alert(event text, st pgtrickle.pgt_definitions, reason text) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     SELECT pg_notify('pg_trickle_alert', jsonb_strip_nulls(jsonb_build_object(
         'event', event, 'pgt_schema', st.pgt_schema, 'pgt_name', st.pgt_name, 'reason', left(reason, 1000)))::text)
 $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._alert(text, pgtrickle.pgt_stream_tables, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._alert(text, pgtrickle.pgt_definitions, text) FROM PUBLIC;

@@ -76,7 +76,7 @@ BEGIN
                           THEN s.plan_texts || (result->'texts') ELSE s.plan_texts END,
         updated_at = clock_timestamp()
     WHERE s.pgt_id = st.pgt_id;
-    IF done AND result->>'action' <> 'NO_DATA' THEN
+    IF done AND result->>'action' <> 'NO_DATA' AND EXISTS (SELECT FROM pgtrickle.pgt_published) THEN
         PERFORM pgtrickle._note_for_publication(st.pgt_id);
     END IF;
     IF done AND result ? 'frontier' AND result ? 'memory' THEN
@@ -113,11 +113,11 @@ BEGIN
     IF new_status = 'SUSPENDED' AND st.status <> 'SUSPENDED' THEN
         -- The SQLSTATE alone: anybody can listen, and a message can hold values of the sources.
         PERFORM pgtrickle._alert('auto_suspended', s, split_part(result->>'error_message', ':', 1))
-        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id;
+        FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = st.pgt_id;
     END IF;
     IF result ? 'alert' THEN
         PERFORM pgtrickle._alert(result->'alert'->>'event', s, result->'alert'->>'reason')
-        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id;
+        FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = st.pgt_id;
     END IF;
     RETURN jsonb_build_object('refresh_id', new_id, 'status', new_status, 'consecutive_errors', errors);
 END $$;
