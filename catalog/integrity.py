@@ -120,8 +120,8 @@ WHERE c.relkind IN ('r', 'p')
 """
 """What there is of what the scripts name ($1, $2), in the schemas ($3): kind, name, digest, what everybody may.
 
-A view's digest is that of its query tree, since what it looks like as text depends on the search path. So do the names of
-types: in that of the engine all but PostgreSQL's own are qualified.
+A view's digest is that of its query tree, since what it looks like as text depends on the search path. So do the names
+of types: in that of the engine all but PostgreSQL's own are qualified.
 """
 
 _NOTED = """
