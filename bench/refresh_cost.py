@@ -1,6 +1,6 @@
 """What a refresh costs beside the work that it is for: CPU time of PostgreSQL and of the server, and the time waited.
 
-    python bench/refresh_cost.py [--calls 300] [--rounds 5] [--against CHECKOUT] [--functions]
+    python bench/refresh_cost.py [--calls 300] [--rounds 5] [--against CHECKOUT] [--functions] [--cold]
 
 One stream table, an aggregate over 1 000 rows. A call refreshes it through the server after one row has changed, or
 where none has; `create` makes another stream table of a join over empty tables, which is dropped again outside of the
@@ -10,6 +10,9 @@ Each line is the median of the rounds, with the lowest and the highest; of wall 
 
 `--against` starts the server of another checkout beside this one, and has both take turns. `--functions` shows in which
 functions of the catalog the time of PostgreSQL passes, each without those that it calls, and how often each is called.
+
+`--cold` measures the first call in a new session beside the second: a new session compiles the functions that it calls
+and plans their statements. A round is a new session for each kind of call.
 """
 
 from __future__ import annotations
@@ -131,6 +134,22 @@ class Measured:
                 self.tidy()
                 self.run(name, work, before, max(3, calls // share))
 
+    def cold_round(self, only: list[str]) -> None:
+        """Two calls of each kind in a new session."""
+        refresh = lambda: self.client.execute(REFRESH, ["totals"])  # noqa: E731
+        for name, work, before in (
+            ("one row changed", refresh, self.change),
+            ("nothing changed", refresh, lambda: None),
+            ("create", lambda: self.client.execute(CREATE, [JOIN]), self.undo),
+        ):
+            if name in only:
+                before()
+                self.client.close()
+                self.client = psycopg.connect(self.server.dsn, autocommit=True)
+                ((self.pid,),) = self.client.execute("SELECT pg_backend_pid()").fetchall()
+                self.run(f"{name}, first", work, lambda: None, 1)
+                self.run(f"{name}, second", work, before, 1)
+
     def close(self) -> None:
         self.client.close()
         self.direct.close()
@@ -154,6 +173,15 @@ def show_functions(measured: Measured, console: Console, calls: int, only: list[
         console.print(table)
 
 
+def show_costs(servers: dict[Path, Measured], console: Console) -> None:
+    """What has been measured of each server, one below the other."""
+    table = Table("", "", "PostgreSQL", "server", "wall, median (shortest)")
+    for name in next(iter(servers.values())).costs:
+        for root, measured in servers.items():
+            table.add_row(name, str(root) if len(servers) > 1 else "", *measured.costs[name])
+    console.print(table)
+
+
 def main() -> None:
     """Measure and print."""
     names = ["one row changed", "nothing changed", "create", "view"]
@@ -162,6 +190,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--against", type=Path, help="another checkout, whose server takes turns with this one's")
     parser.add_argument("--functions", action="store_true")
+    parser.add_argument("--cold", action="store_true", help="the first calls of new sessions")
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     options = parser.parse_args()
     console = Console()
@@ -175,12 +204,11 @@ def main() -> None:
                 for measured in servers.values():
                     if turn == 1:  # the first one has warmed up
                         measured.costs = {}
-                    measured.round(options.calls, options.only)
-            table = Table("", "", "PostgreSQL", "server", "wall, median (shortest)")
-            for name in options.only:
-                for root, measured in servers.items():
-                    table.add_row(name, str(root) if len(servers) > 1 else "", *measured.costs[name])
-            console.print(table)
+                    if options.cold:
+                        measured.cold_round(options.only)
+                    else:
+                        measured.round(options.calls, options.only)
+            show_costs(servers, console)
         for measured in servers.values():
             measured.close()
 

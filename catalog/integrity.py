@@ -72,10 +72,6 @@ def names_made(scripts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-_TYPE = """CASE t.typnamespace WHEN 'pg_catalog'::regnamespace THEN format_type(t.oid, NULL)
-       ELSE format('%I.%I', (SELECT nspname FROM pg_namespace WHERE oid = t.typnamespace), t.typname) END"""
-"""A type's name, whatever the search path is."""
-
 _EVERYBODY = """coalesce((SELECT array_agg(a.privilege_type::text ORDER BY 1) FROM aclexplode({acl}) AS a
                  WHERE a.grantee = 0), '{{}}')"""
 """The rights of PUBLIC."""
@@ -91,15 +87,13 @@ WITH made AS (
     SELECT n.oid, n.nspname FROM pg_namespace n WHERE n.nspname = ANY ($3::text[])
 )
 SELECT 'function',
-       format('%I.%I(%s)', s.nspname, p.proname, (
-           SELECT string_agg({_TYPE}, ', ' ORDER BY a.number)
-           FROM unnest(p.proargtypes) WITH ORDINALITY AS a(type, number) JOIN pg_type t ON t.oid = a.type)),
+       format('%I.%I(%s)', s.nspname, p.proname, oidvectortypes(p.proargtypes)),
        md5(concat_ws(chr(1),
            CASE WHEN s.nspname || '.' || p.proname NOT IN (SELECT name FROM made WHERE kind = 'generated')
                 THEN p.prosrc END, p.proconfig, p.prosecdef, p.provolatile, p.proisstrict, p.proleakproof,
            p.proparallel, p.prokind, p.proretset, p.proargnames, p.proargmodes, p.pronargdefaults, l.lanname,
-           (SELECT {_TYPE} FROM pg_type t WHERE t.oid = p.prorettype))),
-       {_EVERYBODY.format(acl="coalesce(p.proacl, acldefault('f', p.proowner))")}
+           format_type(p.prorettype, NULL))),
+       CASE WHEN has_function_privilege('public', p.oid, 'EXECUTE') THEN '{{EXECUTE}}' ELSE '{{}}'::text[] END
 FROM schemas s JOIN pg_proc p ON p.pronamespace = s.oid JOIN pg_language l ON l.oid = p.prolang
 WHERE s.nspname || '.' || p.proname IN (SELECT name FROM made WHERE kind IN ('function', 'generated'))
 UNION ALL
@@ -126,7 +120,8 @@ WHERE c.relkind IN ('r', 'p')
 """
 """What there is of what the scripts name ($1, $2), in the schemas ($3): kind, name, digest, what everybody may.
 
-A view's digest is that of its query tree, since what it looks like as text depends on the search path.
+A view's digest is that of its query tree, since what it looks like as text depends on the search path. So do the names
+of types: in that of the engine all but PostgreSQL's own are qualified.
 """
 
 _NOTED = """

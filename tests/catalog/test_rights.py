@@ -69,7 +69,7 @@ CALLS = [
     "_drop_capture('public.t'::regclass)",
     "_write_capture_functions('public.t'::regclass, '{id}')",
     "_note_dependency(1, 'public.t'::regclass, '{}', NULL)",
-    "_own_stream_table(1)",
+    "_owner_of(1)",
 ]
 
 

@@ -24,17 +24,16 @@ $$;
 CREATE OR REPLACE FUNCTION pgtrickle._is_top_level() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    ours CONSTANT text := E'(?:pgtrickle\\.(?:_\\w+|refresh_stream_table)|"pgtrickle"\\."(?:_\\w+|refresh_stream_table)")';
-    called CONSTANT text := format(E'PL/pgSQL function %s\\([^\n]*\\) [^"\n]*', ours);
-    stated CONSTANT text := E'(?:SQL statement|SQL expression|PL/pgSQL expression|PL/pgSQL assignment) "[^"\n]*"';
     context text;
 BEGIN
     GET DIAGNOSTICS context = PG_CONTEXT;
     IF NOT starts_with(context, 'PL/pgSQL function ') THEN  -- lc_messages is another language
         context := pgtrickle._context_in_english();
     END IF;
-    -- Each pattern stands in it once, since PostgreSQL builds what it matches with anew at each call.
-    RETURN E'\n' || context ~ format(E'^(?:(?:\n%2$s)*\n%1$s)+$', called, stated);
+    RETURN E'\n' || context ~ E'^(?:'
+        '(?:\n(?:SQL statement|SQL expression|PL/pgSQL expression|PL/pgSQL assignment) "[^"\n]*")*'
+        '\nPL/pgSQL function (?:pgtrickle\\.(?:_\\w+|refresh_stream_table)|"pgtrickle"\\."(?:_\\w+|refresh_stream_table)")'
+        '\\([^\n]*\\) [^"\n]*)+$';
 END $$;
 
 
@@ -97,8 +96,8 @@ DECLARE
 BEGIN
     PERFORM pgtrickle._check_top_level();
     -- Of a relation that is not there the owner is NULL.
-    RETURN coalesce(owner IS NOT NULL AND pgtrickle._may_become(caller, owner), false)
-        OR caller = to_regrole(quote_ident(current_user))::oid;
+    RETURN caller = to_regrole(quote_ident(current_user))::oid
+        OR coalesce(owner IS NOT NULL AND pgtrickle._may_become(caller, owner), false);
 END $$;
 
 
@@ -168,29 +167,22 @@ END $$;
 
 -- The stream table of a name, qualified or not. An unqualified name is looked up along the given search_path (default:
 -- the session's), then in "public"; so is one in the schema pgtrickle, where pg_trickle's examples have them and there are none.
--- Raises 42P01 if there is none, NULL if missing_ok.
+-- Raises 42P01 if there is none, NULL if missing_ok. (With the server's rights, since everybody may see the names.)
 CREATE OR REPLACE FUNCTION pgtrickle._resolve(name text, path text, missing_ok boolean DEFAULT false) RETURNS bigint
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     parts text[];
+    schemas text[];
     found_id bigint;
 BEGIN
     PERFORM pgtrickle._check_name(name);
     parts := parse_ident(name);
-    IF cardinality(parts) = 2 AND parts[1] = 'pgtrickle' THEN
-        parts := parts[2:2];
-    END IF;
-    IF cardinality(parts) = 2 THEN
-        SELECT s.pgt_id INTO found_id
-        FROM pgtrickle.pgt_stream_tables s
-        WHERE s.pgt_schema = parts[1] AND s.pgt_name = parts[2];
-    ELSE
-        SELECT s.pgt_id INTO found_id
-        FROM pgtrickle._path_schemas(path) WITH ORDINALITY AS p(nspname, place)
-        JOIN pgtrickle.pgt_stream_tables s ON s.pgt_schema = p.nspname AND s.pgt_name = parts[1]
-        ORDER BY p.place
-        LIMIT 1;
-    END IF;
+    schemas := CASE WHEN cardinality(parts) = 2 AND parts[1] <> 'pgtrickle' THEN parts[1:1] ELSE pgtrickle._schemas_along(path) END;
+    SELECT s.pgt_id INTO found_id
+    FROM pgtrickle.pgt_definitions s
+    WHERE s.pgt_schema = ANY (schemas) AND s.pgt_name = parts[cardinality(parts)]
+    ORDER BY array_position(schemas, s.pgt_schema)
+    LIMIT 1;
     IF found_id IS NULL AND NOT missing_ok THEN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table "%s" does not exist', name);
     END IF;
@@ -222,20 +214,18 @@ BEGIN
 END $$;
 
 
--- The schemas of a search_path setting in order, without duplicates of the implicit ones, with "public" at the end.
-CREATE OR REPLACE FUNCTION pgtrickle._path_schemas(path text) RETURNS SETOF text
+DROP FUNCTION IF EXISTS pgtrickle._path_schemas(text);  -- of an earlier version
+
+
+-- The schemas of a search_path setting in order, with "public" at the end.
+CREATE OR REPLACE FUNCTION pgtrickle._schemas_along(path text) RETURNS text[]
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    role_name text := (SELECT rolname FROM pg_roles WHERE oid = pgtrickle._caller());
-    entry text;
 BEGIN
-    FOR entry IN SELECT m[1] FROM regexp_matches(path, E'\\s*("(?:[^"]|"")*"|[^,]+)\\s*(?:,|$)', 'g') AS m LOOP
-        entry := btrim(entry);
-        entry := CASE WHEN entry LIKE '"%"' THEN replace(substr(entry, 2, length(entry) - 2), '""', '"')
-                      ELSE lower(entry) END;
-        RETURN NEXT CASE entry WHEN '$user' THEN role_name ELSE entry END;
-    END LOOP;
-    RETURN NEXT 'public';
+    RETURN ARRAY(
+        SELECT CASE WHEN e.schema = '$user' THEN pg_get_userbyid(pgtrickle._caller())::text ELSE e.schema END
+        FROM regexp_matches(path, E'\\s*(?:"((?:[^"]|"")*)"|([^,]+))\\s*(?:,|$)', 'g') WITH ORDINALITY AS m(part, place),
+             LATERAL (SELECT coalesce(replace(m.part[1], '""', '"'), lower(btrim(m.part[2]))) AS schema) AS e
+        ORDER BY m.place) || 'public'::text;
 END $$;
 
 
@@ -245,24 +235,24 @@ LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     parts text[];
 BEGIN
-    IF name IS NULL THEN
-        RAISE EXCEPTION USING ERRCODE = '22004', MESSAGE = 'name of the stream table must not be null';
-    ELSIF btrim(name) = '' THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'name of the stream table must not be empty';
-    END IF;
     BEGIN
         parts := parse_ident(name);
     EXCEPTION WHEN invalid_parameter_value THEN
+        IF btrim(name) = '' THEN
+            RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'name of the stream table must not be empty';
+        END IF;
         RAISE EXCEPTION USING ERRCODE = '42602', MESSAGE = format('invalid name syntax: "%s"', name),
             HINT = 'Quote a name that is no plain identifier, as in ''myschema."My table"''.';
     END;
-    IF cardinality(parts) > 2 THEN
+    IF cardinality(parts) <= 2 AND octet_length(parts[cardinality(parts)]) <= 63 THEN
+        RETURN;
+    ELSIF name IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '22004', MESSAGE = 'name of the stream table must not be null';
+    ELSIF cardinality(parts) > 2 THEN
         RAISE EXCEPTION USING ERRCODE = '42601', MESSAGE = format('improper qualified name (too many dotted names): %s', name);
     END IF;
-    IF octet_length(parts[cardinality(parts)]) > 63 THEN
-        RAISE EXCEPTION USING ERRCODE = '42622', MESSAGE = format('name "%s" is too long', name),
-            HINT = 'Names have at most 63 bytes.';
-    END IF;
+    RAISE EXCEPTION USING ERRCODE = '42622', MESSAGE = format('name "%s" is too long', name),
+        HINT = 'Names have at most 63 bytes.';
 END $$;
 
 

@@ -5,7 +5,7 @@
 -- older than such a change does not see it by itself), and where it is from; NULL where nobody has set it. The engine's own
 -- sessions are old, and set nothing: there what ALTER DATABASE says comes first.
 CREATE OR REPLACE FUNCTION pgtrickle._given_setting(name text, OUT value text, OUT source text)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     stored record;
 BEGIN

@@ -60,14 +60,14 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     id bigint;
 BEGIN
-    IF pg_is_in_recovery() THEN
-        RAISE EXCEPTION USING ERRCODE = '25006',
-            MESSAGE = 'cannot change stream tables on a hot standby', HINT = 'Connect to the primary.';
-    END IF;
     IF kind NOT IN ('copy', 'extension') THEN
         PERFORM pgtrickle._check_present();
     END IF;
     IF current_setting('transaction_read_only')::boolean THEN
+        IF pg_is_in_recovery() THEN
+            RAISE EXCEPTION USING ERRCODE = '25006',
+                MESSAGE = 'cannot change stream tables on a hot standby', HINT = 'Connect to the primary.';
+        END IF;
         IF kind = 'refresh' AND pgtrickle._nothing_to_refresh(arguments->>'name', path) THEN
             RETURN;
         END IF;
@@ -106,8 +106,8 @@ END $$;
 CREATE OR REPLACE FUNCTION pgtrickle._pending_requests()
 RETURNS TABLE (request_id bigint, kind text, arguments text, search_path text, requested_by text)
 LANGUAGE sql STABLE SECURITY DEFINER ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
-    SELECT q.request_id, q.kind, q.arguments::text, q.search_path, a.rolname::text
-    FROM pgtrickle.pgt_requests q LEFT JOIN pg_roles a ON a.oid = q.requested_by
+    SELECT q.request_id, q.kind, q.arguments::text, q.search_path, pg_get_userbyid(q.requested_by)::text
+    FROM pgtrickle.pgt_requests q
     WHERE q.xid = pg_current_xact_id_if_assigned()
     ORDER BY q.request_id
 $$;

@@ -34,9 +34,10 @@ BEGIN
                 WHEN c.relkind = 'v' THEN 'VIEW'
                 WHEN c.relkind = 'm' THEN 'MATVIEW'
                 WHEN c.relkind = 'f' THEN 'FOREIGN_TABLE' END
-    FROM pg_class c LEFT JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = c.oid
+    FROM pg_class c LEFT JOIN pgtrickle.pgt_definitions s ON s.pgt_relid = c.oid
     WHERE c.oid = source);
 END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._source_type(oid) FROM PUBLIC;
 
 
 -- Whether rows of any of some relations come by a subscription. PostgreSQL applies them without statement triggers.
@@ -71,10 +72,11 @@ BEGIN
         RETURN format('"%s" is a temporary table', title);
     ELSIF r.oid < 16384 OR r.relnamespace IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace) THEN
         RETURN format('"%s" is a system catalog', title);
-    ELSIF r.relnamespace IN ('pgtrickle'::regnamespace, 'pgtrickle_changes'::regnamespace)
-          AND NOT (r.relnamespace = 'pgtrickle_changes'::regnamespace AND r.relname ~ '^polled_')
-          AND NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = source) THEN
-        RETURN format('"%s" belongs to the catalog of stream tables', title);
+    ELSIF r.relnamespace IN ('pgtrickle'::regnamespace, 'pgtrickle_changes'::regnamespace) THEN
+        IF NOT (r.relnamespace = 'pgtrickle_changes'::regnamespace AND r.relname ~ '^polled_')
+           AND NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = source) THEN
+            RETURN format('"%s" belongs to the catalog of stream tables', title);
+        END IF;
     END IF;
     IF pgtrickle._is_replicated_into(pgtrickle._relations(source)) THEN
         RETURN format('rows of "%s" come by logical replication, which fires no statement triggers', title);
@@ -170,15 +172,13 @@ END $$;
 -- index that is not valid may be missing on partitions (ALTER TABLE ONLY … ADD PRIMARY KEY).
 CREATE OR REPLACE FUNCTION pgtrickle._holds(index oid) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    found record;
 BEGIN
-    SELECT i.indisunique AND i.indisvalid AND i.indimmediate AND NOT i.indisexclusion AND i.indpred IS NULL AND i.indexprs IS NULL AS alone,
-           c.relkind = 'I' AS partitioned
-    INTO found FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indexrelid = index;
-    RETURN found.alone AND (NOT found.partitioned OR NOT EXISTS (
-        SELECT FROM pg_partition_tree(index) p JOIN pg_index i ON i.indexrelid = p.relid
-        WHERE NOT (i.indisvalid AND i.indimmediate)));
+    RETURN (
+        SELECT i.indisunique AND i.indisvalid AND i.indimmediate AND NOT i.indisexclusion AND i.indpred IS NULL AND i.indexprs IS NULL
+           AND (c.relkind <> 'I' OR NOT EXISTS (
+                SELECT FROM pg_partition_tree(index) p JOIN pg_index t ON t.indexrelid = p.relid
+                WHERE NOT (t.indisvalid AND t.indimmediate)))
+        FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indexrelid = index);
 END $$;
 
 
@@ -443,7 +443,7 @@ BEGIN
         SELECT coalesce(jsonb_agg(jsonb_build_object(
             'oid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'qualified', pgtrickle._qualified(c.oid),
             'relkind', c.relkind, 'type', pgtrickle._source_type(c.oid),
-            'pgt_id', (SELECT s.pgt_id FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = c.oid),
+            'pgt_id', (SELECT s.pgt_id FROM pgtrickle.pgt_definitions s WHERE s.pgt_relid = c.oid),
             'rows', CASE WHEN c.relhassubclass THEN
                         (SELECT greatest(sum(greatest(l.reltuples, 0)), 0)::bigint FROM pg_class l
                          WHERE l.oid = ANY (pgtrickle._relations(c.oid)) AND l.relkind <> 'p')

@@ -25,18 +25,21 @@ CREATE OR REPLACE FUNCTION pgtrickle._trigger_state(source oid, relations oid[])
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     state text;
+    logged boolean;
+    by_wal boolean;
 BEGIN
-    IF EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE k.source_relid = source AND k.mode = 'WAL') THEN
-        RETURN pgtrickle._wal_state(relations);
-    END IF;
-    SELECT count(*) || ':' || md5(coalesce(string_agg(concat_ws(' ', t.oid, t.xmin, t.tgenabled), ',' ORDER BY t.oid), ''))
-    INTO state
+    SELECT count(*) || ':' || md5(coalesce(string_agg(concat_ws(' ', t.oid, t.xmin, t.tgenabled), ',' ORDER BY t.oid), '')),
+           NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = ANY (relations) AND c.relpersistence = 'u'),
+           EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE k.source_relid = source AND k.mode = 'WAL')
+    INTO state, logged, by_wal
     FROM pg_trigger t
     WHERE t.tgrelid = ANY (relations)
       AND t.tgname = ANY (ARRAY['pg_trickle_cdc_ins_' || source, 'pg_trickle_cdc_upd_' || source,
                                 'pg_trickle_cdc_del_' || source, 'pg_trickle_cdc_truncate_' || source,
                                 'pg_trickle_updates_' || source, '~pg_trickle_count_' || source, '~pg_trickle_insert_' || source]::name[]);
-    IF NOT pgtrickle._any_unlogged(relations) THEN
+    IF by_wal THEN
+        RETURN pgtrickle._wal_state(relations);
+    ELSIF logged THEN
         RETURN state;
     ELSIF pg_is_in_recovery() THEN
         RETURN state || '@';  -- a standby has nothing of unlogged tables
@@ -45,18 +48,14 @@ BEGIN
 END $$;
 
 
--- Whether PostgreSQL empties any of some relations when it recovers from a crash.
-CREATE OR REPLACE FUNCTION pgtrickle._any_unlogged(relations oid[]) RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT EXISTS (SELECT FROM pg_class c WHERE c.oid = ANY (relations) AND c.relpersistence = 'u')
-$$;
+DROP FUNCTION IF EXISTS pgtrickle._any_unlogged(oid[]);  -- of an earlier version
 
 
 -- Write down that a source, which is just locked, has not been emptied by PostgreSQL since now.
 CREATE OR REPLACE FUNCTION pgtrickle._witness(source oid, relations oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF pgtrickle._any_unlogged(relations) THEN
+    IF EXISTS (SELECT FROM pg_class c WHERE c.oid = ANY (relations) AND c.relpersistence = 'u') THEN
         INSERT INTO pgtrickle.pgt_crash_witnesses (source_relid) VALUES (source)
         ON CONFLICT (source_relid) DO UPDATE SET witness = excluded.witness;
     END IF;
@@ -116,8 +115,10 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._check_form(oid, text[], text) FROM PUBLIC;
 -- buffer's type (_of_type), or of a domain over it or computed (_check_form). Number and transaction are asked for by
 -- subqueries that run once, and only if there are rows. An update is two statements, since one over both images costs more
 -- for each row.
+--
+-- (The bodies are not checked when they are written: that reads each of them once more.)
 CREATE OR REPLACE FUNCTION pgtrickle._write_capture_functions(source oid, columns text[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET check_function_bodies = off AS $$
 DECLARE
     targets text;
     old_values text;
@@ -134,6 +135,7 @@ DECLARE
     counted boolean := (SELECT c.relkind FROM pg_class c WHERE c.oid = source) = 'p';
     unlike boolean;
     virtual boolean;
+    names text;
     r record;
 BEGIN
     SELECT coalesce(string_agg(format(', %I', c.name), '' ORDER BY c.place), ''),
@@ -179,8 +181,9 @@ BEGIN
         EXECUTE format(
             'CREATE OR REPLACE FUNCTION pgtrickle_changes.%I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER %s AS %L',
             r.name, pinned, format(E'#variable_conflict use_column\nBEGIN\n    %s;\n    RETURN NULL;\nEND', r.statement));
-        EXECUTE format('REVOKE ALL ON FUNCTION pgtrickle_changes.%I() FROM PUBLIC', r.name);
+        names := concat_ws(', ', names, format('pgtrickle_changes.%I()', r.name));
     END LOOP;
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', names);
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._write_capture_functions(oid, text[]) FROM PUBLIC;
 
@@ -455,7 +458,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._grant_buffer(oid, oid, text[]) FROM PUBLIC
 -- Whether a role has a stream table over a source, or follows it.
 CREATE OR REPLACE FUNCTION pgtrickle._is_reader(role oid, source oid) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+    SELECT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_definitions s USING (pgt_id)
                    WHERE d.source_relid = source AND s.pgt_owner = role)
         OR EXISTS (SELECT FROM pgtrickle.pgt_subscription_sources u WHERE u.source_relid = source AND u.reader = role)
 $$;

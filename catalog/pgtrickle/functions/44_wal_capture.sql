@@ -85,7 +85,7 @@ BEGIN
         WHEN r.relkind NOT IN ('r', 'p') THEN format('"%s" is no table', title)
         WHEN r.relpersistence <> 'p' THEN format('"%s" is not logged', title)
         WHEN r.relnamespace = 'pgtrickle_changes'::regnamespace
-             OR EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = relation)
+             OR EXISTS (SELECT FROM pgtrickle.pgt_definitions s WHERE s.pgt_relid = relation)
             THEN format('"%s" is written by the server itself', title)
         WHEN NOT pg_has_role(current_user, r.relowner, 'USAGE')
             THEN format('the server''s role "%s" is no member of "%s", who owns "%s"', current_user, pg_get_userbyid(r.relowner), title)
@@ -174,7 +174,7 @@ DECLARE
 BEGIN
     PERFORM pgtrickle._owner_of(pgt_id);
     SELECT s.requested_cdc_mode INTO st
-    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _check_wal_sources.pgt_id;
+    FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _check_wal_sources.pgt_id;
     IF st.requested_cdc_mode IS DISTINCT FROM 'wal' THEN
         RETURN;
     END IF;
@@ -338,7 +338,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE k.mode = 'WAL' OR k.wal_started_at IS NOT NULL)
         OR EXISTS (SELECT FROM pg_get_replication_slots() s WHERE s.slot_name = pgtrickle._wal_slot())
         OR (pgtrickle._setting('pg_trickle.cdc_mode', 'trigger') IN ('auto', 'wal')
-            OR EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.requested_cdc_mode IN ('auto', 'wal')))
+            OR EXISTS (SELECT FROM pgtrickle.pgt_definitions s WHERE s.requested_cdc_mode IN ('auto', 'wal')))
            AND EXISTS (SELECT FROM pgtrickle._wal_sources() w WHERE w.wanted AND w.obstacle IS NULL))
 $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._wal_in_use() FROM PUBLIC;
@@ -365,7 +365,7 @@ BEGIN
                  EXISTS (SELECT FROM pgtrickle.pgt_subscription_sources u
                          WHERE u.source_relid = k.source_relid AND u.capture_generation IS NOT NULL) AS subscribed
           FROM pgtrickle.pgt_captures k
-          LEFT JOIN (pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id))
+          LEFT JOIN (pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_definitions s USING (pgt_id))
               ON d.source_relid = k.source_relid AND d.cdc_mode IS NOT NULL
           WHERE pgtrickle._source_type(k.source_relid) = 'TABLE'
           GROUP BY k.source_relid) AS f
@@ -569,7 +569,7 @@ BEGIN
     IF NOT pgtrickle._own_source(source) THEN
         RETURN 'somebody is just starting to read its changes';
     END IF;
-    PERFORM FROM pgtrickle.pgt_stream_tables s
+    PERFORM FROM pgtrickle.pgt_definitions s
     WHERE s.pgt_id IN (SELECT d.pgt_id FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = source)
     ORDER BY s.pgt_id FOR UPDATE;
     IF pgtrickle._qualified(source) IS NULL THEN
@@ -596,7 +596,7 @@ BEGIN
     UPDATE pgtrickle.pgt_dependencies d SET cdc_mode = 'WAL', slot_name = pgtrickle._wal_slot(), transition_started_at = NULL
     WHERE d.source_relid = source AND d.cdc_mode IS NOT NULL;
     -- A transaction with an older snapshot cannot lock them any more.
-    UPDATE pgtrickle.pgt_stream_tables s SET updated_at = clock_timestamp()
+    UPDATE pgtrickle.pgt_definitions s SET updated_at = clock_timestamp()
     WHERE s.pgt_id IN (SELECT d.pgt_id FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = source);
     PERFORM pgtrickle._tell_transition(source, 'TRANSITIONING', 'WAL');
     RETURN NULL;

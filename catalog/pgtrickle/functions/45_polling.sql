@@ -278,7 +278,7 @@ BEGIN
         LEFT JOIN pg_class f ON f.relnamespace = n.oid AND f.relname = p.foreign_name AND f.relkind = 'f'
         WHERE pgtrickle._may_lock(f.oid)
           AND (f.oid IS NULL OR pgtrickle._read_obstacle(a.oid, f.oid, p.copied_columns) IS NOT NULL
-               OR NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = p.pgt_id AND s.pgt_owner = a.oid))
+               OR NOT EXISTS (SELECT FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = p.pgt_id AND s.pgt_owner = a.oid))
     LOOP
         PERFORM set_config('pgtrickle.revoking', 'on', true);
         EXECUTE format('REVOKE ALL ON pgtrickle_changes.%I FROM %I', c.copy_name, c.rolname);

@@ -1,30 +1,18 @@
 -- Writing the catalog: registering, altering and forgetting stream tables.
 
 
--- A stream table the caller may act for. Raises 42P01 if there is none, 42501 if he may not.
-CREATE OR REPLACE FUNCTION pgtrickle._own_stream_table(pgt_id bigint) RETURNS pgtrickle.pgt_stream_tables
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    st pgtrickle.pgt_stream_tables;
-BEGIN
-    SELECT * INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _own_stream_table.pgt_id;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
-    END IF;
-    PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
-    RETURN st;
-END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._own_stream_table(bigint) FROM PUBLIC;
+DROP FUNCTION IF EXISTS  -- of an earlier version
+    pgtrickle._own_stream_table(bigint), pgtrickle._check_state(pgtrickle.pgt_stream_tables),
+    pgtrickle._alert(text, pgtrickle.pgt_stream_tables, text);
 
 
--- The owner of a stream table that the caller may act for, with the same errors. (A whole row holds long columns, which
--- would be read for nothing.)
+-- The owner of a stream table that the caller may act for. Raises 42P01 if there is none, 42501 if he may not.
 CREATE OR REPLACE FUNCTION pgtrickle._owner_of(pgt_id bigint) RETURNS oid
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     st record;
 BEGIN
-    SELECT s.pgt_owner, s.pgt_name INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _owner_of.pgt_id;
+    SELECT s.pgt_owner, s.pgt_name INTO st FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _owner_of.pgt_id;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
     END IF;
@@ -66,7 +54,10 @@ BEGIN
     PERFORM pgtrickle._lock_name(parts[1], parts[2]);
     has_schema := to_regnamespace(schema) IS NOT NULL;
     is_taken := to_regclass(storage) IS NOT NULL;
-    is_stream_table := EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = to_regclass(storage)::oid);
+    is_stream_table := false;
+    IF is_taken THEN
+        is_stream_table := EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = to_regclass(storage)::oid);
+    END IF;
 END $$;
 
 
@@ -90,7 +81,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._refuse_constraints(relid oid) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     name text := (SELECT s.pgt_name
-                  FROM pgtrickle.pgt_stream_tables s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
+                  FROM pgtrickle.pgt_definitions s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
                   WHERE s.pgt_relid = relid);
     culprit text;
 BEGIN
@@ -132,7 +123,7 @@ BEGIN
         PERFORM pgtrickle._raise('2BP01', format('cannot alter or drop "%s" because a stream table reads it', pgtrickle._source_name(d)),
                                  format('Stream table "%s" reads what would change.', pgtrickle._qualified(s.pgt_relid)),
                                  'Drop or change the stream table first, or SET pg_trickle.block_source_ddl = off.')
-        FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = d.pgt_id
+        FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_definitions s ON s.pgt_id = d.pgt_id
         WHERE d.pgt_id = _refuse_source_ddl.pgt_id AND d.source_relid = source;
     END IF;
 END $$;
@@ -147,7 +138,7 @@ DECLARE
     altered text;
 BEGIN
     SELECT s.pgt_name INTO altered
-    FROM pgtrickle.pgt_stream_tables s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
+    FROM pgtrickle.pgt_definitions s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
     WHERE s.pgt_relid = relid AND s.explain->'inputs' ? 'output' AND (
         retyped
         OR ARRAY(SELECT o.value->>'name' FROM jsonb_array_elements(s.explain->'inputs'->'output') WITH ORDINALITY o
@@ -160,7 +151,7 @@ BEGIN
             HINT = 'Its columns are those of its query. pgtrickle.alter_stream_table() gives it another one.';
     END IF;
     SELECT s.pgt_name INTO altered
-    FROM pgtrickle.pgt_stream_tables s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
+    FROM pgtrickle.pgt_definitions s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
     JOIN pg_class c ON c.oid = s.pgt_relid
     WHERE s.pgt_relid = relid AND c.relpersistence = 'u';
     IF altered IS NOT NULL THEN
@@ -189,7 +180,7 @@ END $$;
 
 -- What a row of a stream table must be so that nothing that looks at all of them fails at it: owners write their own. Raises
 -- 22023.
-CREATE OR REPLACE FUNCTION pgtrickle._check_state(st pgtrickle.pgt_stream_tables) RETURNS void
+CREATE OR REPLACE FUNCTION pgtrickle._check_state(st pgtrickle.pgt_definitions) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._check_times(st.data_timestamp);
@@ -201,7 +192,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'invalid state of a stream table';
     END IF;
 END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._check_state(pgtrickle.pgt_stream_tables) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._check_state(pgtrickle.pgt_definitions) FROM PUBLIC;
 
 
 -- Times that others can reckon with: finite, and not in the future by more than clocks differ. Raises 22023.
@@ -256,7 +247,7 @@ BEGIN
         (definition->'topk'->>'limit')::int, definition->'topk'->>'order_by', (definition->'topk'->>'offset')::int,
         coalesce((definition->>'append_only')::boolean, false), coalesce(definition->'explain'->'texts', '{}'))
     RETURNING pgt_id INTO new_id;
-    PERFORM pgtrickle._check_state(s) FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = new_id;
+    PERFORM pgtrickle._check_state(s) FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = new_id;
     FOR source IN
         SELECT (d->>'relid')::oid AS relid, ARRAY(SELECT jsonb_array_elements_text(d->'columns')) AS columns
         FROM jsonb_array_elements(coalesce(nullif(definition->'dependencies', 'null'), '[]')) AS d
@@ -299,7 +290,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._unregister(pgt_id bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._owner_of(pgt_id);
-    DELETE FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _unregister.pgt_id;
+    DELETE FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _unregister.pgt_id;
     PERFORM pgtrickle._untrack_sources();
 END $$;
 
@@ -327,10 +318,12 @@ END $$;
 CREATE OR REPLACE FUNCTION pgtrickle._set_state(pgt_id bigint, changes jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    st pgtrickle.pgt_stream_tables := pgtrickle._own_stream_table(pgt_id);
-    new_st pgtrickle.pgt_stream_tables;
+    st pgtrickle.pgt_definitions;
+    new_st pgtrickle.pgt_definitions;
     unknown text;
 BEGIN
+    PERFORM pgtrickle._owner_of(pgt_id);
+    SELECT * INTO st FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _set_state.pgt_id;
     SELECT string_agg(key, ', ') INTO unknown FROM jsonb_object_keys(changes) AS key
     WHERE key NOT IN ('schedule', 'refresh_mode', 'requested_mode', 'status', 'consecutive_errors', 'needs_reinit',
         'fallback_reason', 'explain', 'engine', 'row_id_salt', 'canonical_query', 'defining_query', 'functions_used',
@@ -371,9 +364,9 @@ END $$;
 
 -- Tell whoever listens on pg_trickle_alert of something rare. (Never of a refresh, whose commit would wait for those of others:
 -- 78_announcements.sql.)
-CREATE OR REPLACE FUNCTION pgtrickle._alert(event text, st pgtrickle.pgt_stream_tables, reason text) RETURNS void
+CREATE OR REPLACE FUNCTION pgtrickle._alert(event text, st pgtrickle.pgt_definitions, reason text) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     SELECT pg_notify('pg_trickle_alert', jsonb_strip_nulls(jsonb_build_object(
         'event', event, 'pgt_schema', st.pgt_schema, 'pgt_name', st.pgt_name, 'reason', left(reason, 1000)))::text)
 $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._alert(text, pgtrickle.pgt_stream_tables, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._alert(text, pgtrickle.pgt_definitions, text) FROM PUBLIC;

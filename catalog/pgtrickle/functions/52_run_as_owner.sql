@@ -69,23 +69,23 @@ CREATE OR REPLACE FUNCTION pgtrickle._role_function(
 ) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    role name := (SELECT a.rolname FROM pg_roles a WHERE a.oid = owner);
     name text := prefix || owner;
     signature text := format('pgtrickle_roles.%I(%s)', name, arguments);
-    common CONSTANT text := pgtrickle._pinned_clauses() || pgtrickle._planning_clauses();
     -- What its present version has, and earlier ones lacked.
     newest CONSTANT text[] := ARRAY['geqo_effort=2'];
-    superuser CONSTANT boolean := (SELECT a.rolsuper FROM pg_roles a WHERE a.rolname = current_user);
     present boolean;
 BEGIN
     IF NOT pgtrickle._may_become(to_regrole(quote_ident(current_user))::oid, owner) THEN
         RAISE EXCEPTION USING ERRCODE = '42501',
-            MESSAGE = format('the server''s role "%s" must be a member of role "%s" to refresh its stream tables', current_user, role),
-            HINT = format('GRANT %I TO %I;', role, current_user);
+            MESSAGE = format('the server''s role "%s" must be a member of role "%s" to refresh its stream tables',
+                             current_user, pg_get_userbyid(owner)),
+            HINT = format('GRANT %I TO %I;', pg_get_userbyid(owner), current_user);
     END IF;
     SELECT p.proowner = owner AND p.proconfig @> newest AND p.prosrc = body INTO present
     FROM pg_proc p WHERE p.oid = to_regprocedure(signature);
-    IF present IS NOT TRUE AND NOT superuser THEN
+    IF present THEN
+        RETURN name;
+    ELSIF NOT (SELECT a.rolsuper FROM pg_roles a WHERE a.rolname = current_user) THEN
         -- The privileges of the schema are changed below. The lock stays until the transaction ends, which a client decides.
         LOCK TABLE pgtrickle.pgt_role_functions_lock IN EXCLUSIVE MODE;
         -- Somebody else may have made it while this one waited for the lock.
@@ -98,7 +98,8 @@ BEGIN
         END IF;
         BEGIN
             EXECUTE format('CREATE FUNCTION %s RETURNS %s LANGUAGE plpgsql VOLATILE SECURITY DEFINER %s %s AS %L',
-                           signature, returns, common, settings, body);
+                           signature, returns,
+                           pgtrickle._pinned_clauses() || pgtrickle._planning_clauses(), settings, body);
         EXCEPTION WHEN duplicate_function OR unique_violation THEN
             -- Made after the snapshot of this transaction, or after what is cached of the catalog was read, or at the same time.
             RETURN name;

@@ -161,7 +161,7 @@ BEGIN
             'settings', pgtrickle._refresh_settings(polled),
             'executor_costs', s.executor_costs, 'append_only', s.append_only,
             'memory', (SELECT m.memory FROM pgtrickle.pgt_memory m WHERE m.pgt_id = s.pgt_id AND m.frontier = s.frontier))
-        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = $1);
+        FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = $1);
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_inputs(bigint, boolean) FROM PUBLIC;
 
@@ -179,7 +179,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_inputs(bigint, boolean) FROM PUBLI
 --    "denied": [why the owner may not read a source],
 --    "circle": [ids of the stream tables that read each other, if it is one of them],
 --    "ungranted": [what _capture_ahead is to grant the owner before],
---    "read_as_of" (as of when what it reads is at the latest; NULL: now; only where most is more than 1),
+--    "stacked" (it reads another stream table), "read_as_of" (as of when what it reads is at the latest; NULL: now; only where most is more than 1),
 --    "unseen" (at REPEATABLE READ: a source is captured from the write-ahead log, of which the transaction does not see all),
 --    "polled" (foreign tables are to be polled first, which can bring changes),
 --    "sources": [{"oid", "qualified", "schema", "name", "type", "captured", "columns", "pending", "truncated", "rows"}]}
@@ -202,6 +202,7 @@ DECLARE
     late boolean;
     awaited boolean := false;
     unseen boolean := false;  -- a source comes later than the transaction will ever see
+    stacked boolean := false;  -- it reads another stream table
 BEGIN
     IF most = 1 AND pgtrickle._any_pending(pgt_id) THEN
         RETURN '{"fresh": false}';
@@ -214,7 +215,7 @@ BEGIN
            coalesce((s.frontier->>'change_id')::bigint, 0) AS change_id,
            EXISTS (SELECT FROM pgtrickle.pgt_polls l WHERE l.pgt_id = s.pgt_id) AS polled
     INTO st
-    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _refresh_context.pgt_id;
+    FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _refresh_context.pgt_id;
     fresh := st.is_populated AND NOT st.needs_reinit AND st.frontier IS NOT NULL
              AND NOT st.polled;  -- only a poll can tell
     IF st.frontier IS NOT NULL AND st.frontier->>'system' IS DISTINCT FROM system THEN
@@ -230,6 +231,7 @@ BEGIN
         broken := CASE WHEN reason IS NULL THEN broken ELSE broken || reason END;
     END IF;
     FOR d IN SELECT * FROM pgtrickle._refresh_sources(pgt_id, st.pgt_owner) LOOP
+        stacked := stacked OR d.source_type = 'STREAM_TABLE';
         IF d.relname IS NULL THEN
             broken := broken || format('source with OID %s no longer exists', d.oid);
             CONTINUE;
@@ -311,7 +313,7 @@ BEGIN
         'auto_threshold', st.auto_threshold,
         'fallback_reason', st.fallback_reason, 'data_timestamp', st.data_timestamp,
         'broken', broken, 'denied', denied, 'ungranted', ungranted, 'sources', sources, 'polled', st.polled,
-        'unseen', unseen, 'circle', pgtrickle._circle_members(st.scc_id), 'read_as_of', CASE WHEN most > 1 OR st.scc_id IS NOT NULL THEN pgtrickle._read_as_of(pgt_id) END)
+        'unseen', unseen, 'circle', pgtrickle._circle_members(st.scc_id), 'stacked', stacked, 'read_as_of', CASE WHEN most > 1 AND stacked OR st.scc_id IS NOT NULL THEN pgtrickle._read_as_of(pgt_id) END)
         -- Of a circle one that is up to date may have to be computed from nothing, since another one is not.
         || CASE WHEN fresh AND st.scc_id IS NULL THEN jsonb_build_object('plan', '', 'canonical_query', '')
                 ELSE pgtrickle._refresh_inputs(pgt_id, st.polled) END;

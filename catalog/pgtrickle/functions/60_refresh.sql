@@ -24,15 +24,15 @@ DECLARE
     target regprocedure;
 BEGIN
     misplaced := ARRAY(
-        SELECT s.pgt_id FROM pgtrickle.pgt_stream_tables s
+        SELECT s.pgt_id FROM pgtrickle.pgt_definitions s
         WHERE s.frontier->>'system' IS DISTINCT FROM pgtrickle._system() AND NOT EXISTS (
             SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_trigger t ON t.tgrelid = c.oid
             WHERE c.oid = s.pgt_relid AND c.relname = s.pgt_name AND n.nspname = s.pgt_schema
               AND t.tgname = 'pg_trickle_guard'));
     IF misplaced <> '{}' THEN
         -- In two steps: one's new OID can be another's old one.
-        UPDATE pgtrickle.pgt_stream_tables s SET pgt_relid = (4294967295 - s.pgt_id)::oid WHERE s.pgt_id = ANY (misplaced);
-        UPDATE pgtrickle.pgt_stream_tables s SET pgt_relid = c.oid, pgt_owner = c.relowner
+        UPDATE pgtrickle.pgt_definitions s SET pgt_relid = (4294967295 - s.pgt_id)::oid WHERE s.pgt_id = ANY (misplaced);
+        UPDATE pgtrickle.pgt_definitions s SET pgt_relid = c.oid, pgt_owner = c.relowner
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_trigger t ON t.tgrelid = c.oid
         WHERE s.pgt_id = ANY (misplaced) AND c.relname = s.pgt_name AND n.nspname = s.pgt_schema
           AND t.tgname = 'pg_trickle_guard';
@@ -73,8 +73,8 @@ DECLARE
     culprit text;
 BEGIN
     SELECT c.relname, c.relhasrules, c.relhastriggers, c.relpersistence = 'u' AS unlogged,
-           c.relrowsecurity AND c.relforcerowsecurity AND NOT (o.rolsuper OR o.rolbypassrls) AS policies
-      INTO storage FROM pg_class c JOIN pg_roles o ON o.oid = c.relowner WHERE c.oid = relid;
+           c.relrowsecurity AND c.relforcerowsecurity AS policies, c.relowner
+      INTO storage FROM pg_class c WHERE c.oid = relid;
     IF storage.relhastriggers THEN
         SELECT t.tgname INTO culprit FROM pg_trigger t
         WHERE t.tgrelid = relid AND t.tgtype::int & 3 = 3 AND t.tgenabled IN ('O', 'A') AND NOT t.tgisinternal LIMIT 1;
@@ -97,7 +97,7 @@ BEGIN
             'stream table "%s" is unlogged: PostgreSQL would empty it when it recovers from a crash', storage.relname),
             HINT = format('ALTER TABLE %s SET LOGGED.', pgtrickle._qualified(relid));
     END IF;
-    IF storage.policies THEN
+    IF storage.policies AND NOT (SELECT o.rolsuper OR o.rolbypassrls FROM pg_roles o WHERE o.oid = storage.relowner) THEN
         RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = format(
             'row-level security of stream table "%s" is forced on its owner, so that a refresh would not see all rows', storage.relname),
             HINT = format('ALTER TABLE %s NO FORCE ROW LEVEL SECURITY.', pgtrickle._qualified(relid));
@@ -156,14 +156,14 @@ DECLARE
     system text := pgtrickle._system();
 BEGIN
     SELECT s.pgt_owner, s.pgt_name, s.pgt_relid, s.scc_id, s.frontier->>'system' AS system INTO st
-    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id;
+    FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _begin_refresh.pgt_id;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
     END IF;
     IF st.system <> system THEN
         PERFORM pgtrickle._adopt_restored();
         SELECT s.pgt_owner, s.pgt_relid INTO st.pgt_owner, st.pgt_relid
-        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id;
+        FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _begin_refresh.pgt_id;
     END IF;
     PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
     IF NOT wait THEN
@@ -181,17 +181,17 @@ BEGIN
             PERFORM FROM pgtrickle.pgt_definitions s WHERE s.scc_id = st.scc_id ORDER BY s.pgt_id FOR UPDATE;
         END IF;
         SELECT s.pgt_owner, s.pgt_name, s.pgt_relid INTO locked
-        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE SKIP LOCKED;
+        FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
             IF current_setting('lock_timeout') = '0' OR current_setting('lock_timeout')::interval > '1s' THEN
                 PERFORM pgtrickle._tell_of_wait(pgt_id, st.pgt_name);
             END IF;
             SELECT s.pgt_owner, s.pgt_name, s.pgt_relid INTO locked
-            FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
+            FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
         END IF;
     ELSE
         SELECT s.pgt_owner, s.pgt_name, s.pgt_relid INTO locked
-        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE SKIP LOCKED;
+        FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
             RAISE EXCEPTION USING ERRCODE = '55P03',
                 MESSAGE = format('refresh of stream table "%s" is already running', st.pgt_name);
@@ -260,12 +260,13 @@ DECLARE
     st record;
     may_act boolean;
     as_of timestamptz;
+    context jsonb;
     read_only CONSTANT boolean := current_setting('transaction_read_only')::boolean;
 BEGIN
     IF st_id IS NULL OR NOT pgtrickle._is_top_level() THEN
         RETURN false;
     END IF;
-    SELECT s.pgt_owner, s.status, s.data_timestamp, s.schedule, s.scc_id INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id;
+    SELECT s.pgt_owner, s.status, s.data_timestamp, s.schedule, s.scc_id INTO st FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = st_id;
     IF NOT FOUND OR st.status <> 'ACTIVE' OR st.scc_id IS NOT NULL THEN  -- others may have changes for it
         RETURN false;
     END IF;
@@ -276,22 +277,27 @@ BEGIN
     -- Before any buffer is read: who drops the stream table holds this row, and waits for readers of its buffers. Who only
     -- reads does not want the row, and waits like any reader.
     IF NOT read_only THEN
-        PERFORM FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id AND s.status = 'ACTIVE' FOR UPDATE SKIP LOCKED;
+        PERFORM FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = st_id AND s.status = 'ACTIVE' FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
             RETURN false;
         END IF;
     END IF;
-    IF NOT (pgtrickle._refresh_context(st_id, pgtrickle._system(), 1)->'fresh')::boolean THEN
+    context := pgtrickle._refresh_context(st_id, pgtrickle._system(), 1);
+    IF NOT (context->'fresh')::boolean THEN
         RETURN false;
     ELSIF read_only THEN
         RETURN true;
     END IF;
-    as_of := pgtrickle._read_as_of(st_id);
-    IF as_of IS NOT NULL THEN
-        PERFORM pgtrickle._tell_of_upstream(st_id);
+    IF (context->'stacked')::boolean THEN
+        as_of := pgtrickle._read_as_of(st_id);
     END IF;
-    as_of := least(coalesce(greatest(as_of, CASE WHEN as_of IS NOT NULL THEN st.data_timestamp END), now()), now());
-    UPDATE pgtrickle.pgt_stream_tables s
+    IF as_of IS NULL THEN
+        as_of := now();
+    ELSE
+        PERFORM pgtrickle._tell_of_upstream(st_id);
+        as_of := least(greatest(as_of, st.data_timestamp), now());
+    END IF;
+    UPDATE pgtrickle.pgt_definitions s
     SET data_timestamp = as_of, last_refresh_at = clock_timestamp(), consecutive_errors = 0, updated_at = clock_timestamp()
     WHERE s.pgt_id = st_id;
     PERFORM pgtrickle._record_no_data(st_id, as_of, started, clock_timestamp(), 'MANUAL', 'postgres',

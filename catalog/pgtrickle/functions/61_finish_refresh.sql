@@ -35,12 +35,14 @@ BEGIN
     SELECT s.pgt_id, s.pgt_owner, s.pgt_name, s.status, s.consecutive_errors, s.data_timestamp, s.created_at, s.schedule,
            s.needs_reinit, s.is_populated, s.refresh_mode,
            s.is_populated AND NOT s.needs_reinit AND result->>'action' <> 'REINITIALIZE' AS follows INTO st
-    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _finish_refresh.pgt_id;
+    FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _finish_refresh.pgt_id;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
     END IF;
     PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
-    PERFORM pgtrickle._check_times((result->>'data_timestamp')::timestamptz);
+    IF result->>'data_timestamp' IS NOT NULL THEN
+        PERFORM pgtrickle._check_times((result->>'data_timestamp')::timestamptz);
+    END IF;
     -- What has once been true of the rows stays so: they only become newer, unless they are those of another query.
     as_of := CASE WHEN st.follows AND as_of < now() THEN greatest(as_of, least(st.data_timestamp, now())) ELSE as_of END;
     deadline := pgtrickle._fresh_until(
@@ -74,12 +76,12 @@ BEGIN
                           THEN s.plan_texts || (result->'texts') ELSE s.plan_texts END,
         updated_at = clock_timestamp()
     WHERE s.pgt_id = st.pgt_id;
-    IF done AND result->>'action' <> 'NO_DATA' THEN
+    IF done AND result->>'action' <> 'NO_DATA' AND EXISTS (SELECT FROM pgtrickle.pgt_published) THEN
         PERFORM pgtrickle._note_for_publication(st.pgt_id);
     END IF;
     IF done AND result ? 'frontier' AND result ? 'memory' THEN
         INSERT INTO pgtrickle.pgt_memory AS m (pgt_id, frontier, memory)
-        SELECT s.pgt_id, s.frontier, result->'memory' FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id
+        SELECT s.pgt_id, s.frontier, result->'memory' FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = st.pgt_id
         ON CONFLICT ON CONSTRAINT pgt_memory_pkey DO UPDATE SET frontier = excluded.frontier, memory = excluded.memory;
     END IF;
     IF NOT coalesce((result->>'record')::boolean, true) THEN
@@ -103,7 +105,7 @@ BEGIN
             result->>'merge_strategy_used', coalesce((result->>'was_full_fallback')::boolean, false),
             result->>'error_message', result->>'status', result->>'initiated_by',
             deadline, result->>'executor', result->>'executor_reason',
-            pgtrickle._job_time((result->'job'->>'enqueued')::bigint), (result->'job'->>'attempt')::int,
+            CASE WHEN result ? 'job' THEN pgtrickle._job_time((result->'job'->>'enqueued')::bigint) END, (result->'job'->>'attempt')::int,
             (result->'job'->>'scheduler')::int, (result->'job'->>'worker')::int, result->'job'->>'unit',
             (result->>'fixpoint_iteration')::int)
         RETURNING refresh_id INTO new_id;
@@ -111,11 +113,11 @@ BEGIN
     IF new_status = 'SUSPENDED' AND st.status <> 'SUSPENDED' THEN
         -- The SQLSTATE alone: anybody can listen, and a message can hold values of the sources.
         PERFORM pgtrickle._alert('auto_suspended', s, split_part(result->>'error_message', ':', 1))
-        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id;
+        FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = st.pgt_id;
     END IF;
     IF result ? 'alert' THEN
         PERFORM pgtrickle._alert(result->'alert'->>'event', s, result->'alert'->>'reason')
-        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id;
+        FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = st.pgt_id;
     END IF;
     RETURN jsonb_build_object('refresh_id', new_id, 'status', new_status, 'consecutive_errors', errors);
 END $$;

@@ -84,7 +84,7 @@ BEGIN
     RETURN QUERY
     SELECT d.pgt_id
     FROM pgtrickle.pgt_dependencies d
-    JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+    JOIN pgtrickle.pgt_definitions s USING (pgt_id)
     LEFT JOIN pgtrickle.pgt_captures c USING (source_relid)
     WHERE d.cdc_mode IS NOT NULL
       AND (c.source_relid IS NULL OR d.capture_generation IS DISTINCT FROM c.generation OR s.frontier->>'snapshot' IS NULL);
@@ -101,7 +101,7 @@ BEGIN
                 CONTINUE WHEN NOT looked_at;
             END IF;
             RETURN QUERY EXECUTE format(
-                'SELECT d.pgt_id FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)'
+                'SELECT d.pgt_id FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_definitions s USING (pgt_id)'
                 ' WHERE d.source_relid = $1 AND EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE %s)',
                 'changes_' || source,
                 pgtrickle._unseen('(s.frontier->>''snapshot'')::pg_snapshot', '(s.frontier->>''xid'')::xid8',
@@ -149,7 +149,7 @@ BEGIN
                    format('%L::bigint', coalesce(f.change_id, '0'))
                ), ' OR ') END INTO unseen
         FROM (SELECT s.frontier->>'snapshot' AS snapshot, s.frontier->>'xid' AS xid, s.frontier->>'change_id' AS change_id
-              FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+              FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_definitions s USING (pgt_id)
               WHERE d.source_relid = c.source_relid AND d.cdc_mode IS NOT NULL
               UNION ALL
               SELECT v.frontier::text, NULL, NULL
@@ -226,7 +226,7 @@ BEGIN
     IF most > 0 AND cardinality(old) < batch THEN
         old := old || ARRAY(
             SELECT h.refresh_id
-            FROM pgtrickle.pgt_stream_tables s
+            FROM pgtrickle.pgt_definitions s
             CROSS JOIN LATERAL (SELECT l.refresh_id FROM pgtrickle.pgt_refresh_history l WHERE l.pgt_id = s.pgt_id
                                 ORDER BY l.refresh_id DESC OFFSET most LIMIT 1) AS first
             CROSS JOIN LATERAL (SELECT l.refresh_id FROM pgtrickle.pgt_refresh_history l

@@ -19,7 +19,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                                    JOIN pgtrickle.pgt_definitions s USING (pgt_id)
                                    WHERE d.source_type = 'FOREIGN_TABLE' OR s.refresh_mode = 'IMMEDIATE')),
         (SELECT sum(hashtextextended(concat_ws(' ', d.source_relid, s.pgt_owner), 0))
-         FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id))))
+         FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_definitions s USING (pgt_id))))
 $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._rights_state() FROM PUBLIC;
 

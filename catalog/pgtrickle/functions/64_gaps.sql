@@ -41,7 +41,7 @@ DECLARE
     system CONSTANT text := pgtrickle._system();
 BEGIN
     -- What was restored goes on by name. A refresh sees to it as well, but takes that back where a gate keeps it from its work.
-    IF EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.frontier->>'system' <> system) THEN
+    IF EXISTS (SELECT FROM pgtrickle.pgt_definitions s WHERE s.frontier->>'system' <> system) THEN
         BEGIN
             PERFORM pgtrickle._adopt_restored();
         EXCEPTION WHEN lock_not_available THEN

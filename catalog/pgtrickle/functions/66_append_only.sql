@@ -13,7 +13,7 @@ BEGIN
     PERFORM pgtrickle._owner_of(_rows_go.pgt_id);
     FOR d IN
         SELECT to_regclass('pgtrickle_changes.changes_' || p.source_relid) AS buffer, s.frontier
-        FROM pgtrickle.pgt_dependencies p JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = p.pgt_id
+        FROM pgtrickle.pgt_dependencies p JOIN pgtrickle.pgt_definitions s ON s.pgt_id = p.pgt_id
         WHERE p.pgt_id = _rows_go.pgt_id AND p.cdc_mode IS NOT NULL
     LOOP
         CONTINUE WHEN d.buffer IS NULL OR d.frontier IS NULL;

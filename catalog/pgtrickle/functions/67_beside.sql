@@ -28,7 +28,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._view_beside(pgt_id bigint, columns jsonb) 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
 DECLARE
     owner oid := pgtrickle._owner_of(pgt_id);
-    storage text := (SELECT pgtrickle._qualified(s.pgt_relid) FROM pgtrickle.pgt_stream_tables s
+    storage text := (SELECT pgtrickle._qualified(s.pgt_relid) FROM pgtrickle.pgt_definitions s
                      WHERE s.pgt_id = _view_beside.pgt_id);
     title text := format('pgtrickle_staging.%I', 'beside_' || pgt_id);
 BEGIN

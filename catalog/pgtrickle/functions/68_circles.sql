@@ -8,12 +8,12 @@
 CREATE OR REPLACE FUNCTION pgtrickle._circle_of(pgt_id bigint) RETURNS bigint[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH RECURSIVE below AS (
-        SELECT s.pgt_id, s.pgt_relid FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _circle_of.pgt_id
+        SELECT s.pgt_id, s.pgt_relid FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _circle_of.pgt_id
         UNION
         SELECT s.pgt_id, s.pgt_relid
         FROM below b
         JOIN pgtrickle.pgt_dependencies d ON d.source_relid = b.pgt_relid
-        JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = d.pgt_id
+        JOIN pgtrickle.pgt_definitions s ON s.pgt_id = d.pgt_id
     ), circle AS (
         SELECT b.pgt_id, b.pgt_relid FROM below b WHERE b.pgt_id = _circle_of.pgt_id
         UNION
@@ -28,7 +28,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._circle_of(bigint) FROM PUBLIC;
 -- The members of a circle, by its number.
 CREATE OR REPLACE FUNCTION pgtrickle._circle_members(scc_id int) RETURNS bigint[]
 LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
-    SELECT array_agg(s.pgt_id ORDER BY s.pgt_id) FROM pgtrickle.pgt_stream_tables s WHERE s.scc_id = _circle_members.scc_id
+    SELECT array_agg(s.pgt_id ORDER BY s.pgt_id) FROM pgtrickle.pgt_definitions s WHERE s.scc_id = _circle_members.scc_id
 $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._circle_members(int) FROM PUBLIC;
 
@@ -43,8 +43,8 @@ DECLARE
     circle bigint[] := pgtrickle._circle_of(pgt_id);
     others bigint[];
 BEGIN
-    SELECT s.scc_id, s.pgt_owner INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _settle_circle.pgt_id;
-    IF NOT within AND EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s
+    SELECT s.scc_id, s.pgt_owner INTO st FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _settle_circle.pgt_id;
+    IF NOT within AND EXISTS (SELECT FROM pgtrickle.pgt_definitions s
                               WHERE s.pgt_id = ANY (circle) AND (s.scc_id = st.scc_id) IS NOT TRUE
                                 AND NOT pgtrickle._may_become(st.pgt_owner, s.pgt_owner)) THEN
         circle := NULL;
@@ -69,11 +69,11 @@ CREATE OR REPLACE FUNCTION pgtrickle._check_circle_known() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     LOCK TABLE pgtrickle.pgt_circles_lock IN EXCLUSIVE MODE;
-    IF EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s JOIN pgtrickle.pgt_stream_tables o ON o.pgt_id = NEW.pgt_id
+    IF EXISTS (SELECT FROM pgtrickle.pgt_definitions s JOIN pgtrickle.pgt_definitions o ON o.pgt_id = NEW.pgt_id
                WHERE s.pgt_id = ANY (pgtrickle._circle_of(NEW.pgt_id)) AND (s.scc_id = o.scc_id) IS NOT TRUE) THEN
         PERFORM pgtrickle._raise('40001', 'could not serialize access due to a concurrent change of what stream tables read',
             format('Stream table "%s" would be computed from itself.',
-                   (SELECT s.pgt_name FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = NEW.pgt_id)),
+                   (SELECT s.pgt_name FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = NEW.pgt_id)),
             'Try again.');
     END IF;
     RETURN NULL;
@@ -112,9 +112,9 @@ BEGIN
         SELECT to_regclass('pgtrickle_changes.changes_' || p.source_relid) AS buffer, p.source_relid, p.columns_used,
                CASE WHEN _rows_went.before IS NULL THEN s.frontier ELSE _rows_went.before END AS since,
                CASE WHEN _rows_went.before IS NOT NULL THEN s.frontier END AS until
-        FROM pgtrickle.pgt_dependencies p JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = p.pgt_id
+        FROM pgtrickle.pgt_dependencies p JOIN pgtrickle.pgt_definitions s ON s.pgt_id = p.pgt_id
         WHERE p.pgt_id = _rows_went.pgt_id AND p.cdc_mode IS NOT NULL
-          AND NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables m WHERE m.pgt_relid = p.source_relid AND m.scc_id = s.scc_id)
+          AND NOT EXISTS (SELECT FROM pgtrickle.pgt_definitions m WHERE m.pgt_relid = p.source_relid AND m.scc_id = s.scc_id)
     LOOP
         CONTINUE WHEN d.buffer IS NULL OR d.since->>'snapshot' IS NULL;
         EXECUTE format($q$

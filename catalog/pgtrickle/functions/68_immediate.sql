@@ -104,7 +104,7 @@ $$;
 CREATE OR REPLACE FUNCTION pgtrickle._why_not_immediate(pgt_id bigint) RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT o.reason
-    FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+    FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_definitions s USING (pgt_id)
     CROSS JOIN LATERAL (SELECT coalesce(
         pgtrickle._immediate_obstacle(d.source_relid, d.columns_used),
         format('permission denied for table %s: ', pgtrickle._qualified(d.source_relid))
@@ -117,7 +117,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
                      WHERE NOT (has_table_privilege(s.pgt_owner, s.pgt_relid, 'INSERT')
                                 AND has_table_privilege(s.pgt_owner, s.pgt_relid, 'UPDATE')
                                 AND has_table_privilege(s.pgt_owner, s.pgt_relid, 'DELETE'))))
-    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _why_not_immediate.pgt_id
+    FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _why_not_immediate.pgt_id
     LIMIT 1
 $$;
 
@@ -170,7 +170,7 @@ DECLARE
     owner oid := pgtrickle._owner_of(pgt_id);
     d record;
 BEGIN
-    IF (SELECT s.requested_cdc_mode = 'wal' FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _check_immediate.pgt_id) THEN
+    IF (SELECT s.requested_cdc_mode = 'wal' FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _check_immediate.pgt_id) THEN
         PERFORM pgtrickle._raise('0A000', 'cdc_mode => ''wal'' is not supported in IMMEDIATE mode',
             'What is decoded from the write-ahead log comes after the statement that has made it.',
             'Use cdc_mode => ''auto'' or ''trigger'', or refresh_mode => ''DIFFERENTIAL''.');

@@ -222,9 +222,9 @@ $$;
 CREATE OR REPLACE FUNCTION pgtrickle._read_as_of(pgt_id bigint) RETURNS timestamptz
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT min(f.data_timestamp)
-    FROM pgtrickle.pgt_stream_tables t
+    FROM pgtrickle.pgt_definitions t
     JOIN pgtrickle.pgt_dependencies d ON d.pgt_id = ANY (coalesce(pgtrickle._circle_members(t.scc_id), ARRAY[t.pgt_id]))
-    JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = d.source_relid,
+    JOIN pgtrickle.pgt_definitions s ON s.pgt_relid = d.source_relid,
     LATERAL pgtrickle._followed(s.pgt_id, 9223372036854775807) AS f
     WHERE t.pgt_id = _read_as_of.pgt_id AND d.source_type = 'STREAM_TABLE' AND (s.scc_id = t.scc_id) IS NOT TRUE
       AND (f.lacks IS NOT FALSE

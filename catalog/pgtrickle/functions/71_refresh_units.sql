@@ -110,7 +110,7 @@ BEGIN
     INSERT INTO pgtrickle.pgt_refresh_groups (group_name, member_oids, isolation, member_ids, created_by)
     VALUES (s.group_name, s.source_relids, s.isolation,
             ARRAY(SELECT t.pgt_id FROM unnest(s.source_relids) WITH ORDINALITY AS u(relid, n)
-                  JOIN pgtrickle.pgt_stream_tables t ON t.pgt_relid = u.relid ORDER BY u.n), s.signalled_by);
+                  JOIN pgtrickle.pgt_definitions t ON t.pgt_relid = u.relid ORDER BY u.n), s.signalled_by);
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._take_group_signal(pgtrickle.pgt_source_signals) FROM PUBLIC;
 

@@ -47,14 +47,15 @@ BEGIN
     PERFORM pgtrickle._keep_signals();  -- a source may have another name
     PERFORM pgtrickle._follow_immediate();
     -- Nothing temporary is a source, or can be read by one. And most tables are neither sources nor stream tables, nor
-    -- have partitions or children, which could be; nor is a new view a source.
+    -- have partitions or children, which could be; nor is a new view a source. Rights count to tables and what is in a schema.
     IF NOT EXISTS (
         SELECT FROM pg_event_trigger_ddl_commands() e
         WHERE e.schema_name IS DISTINCT FROM 'pg_temp'
+          AND (e.command_tag <> 'REVOKE' OR lower(e.object_type) IN ('table', 'schema'))
           AND (e.command_tag NOT IN ('ALTER TABLE', 'CREATE VIEW') OR e.classid <> 'pg_class'::regclass
                OR EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = e.objid)
                OR EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE e.objid = ANY (k.relations))
-               OR EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = e.objid)
+               OR EXISTS (SELECT FROM pgtrickle.pgt_definitions s WHERE s.pgt_relid = e.objid)
                OR EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = e.objid))
     ) THEN
         RETURN;
@@ -100,11 +101,11 @@ BEGIN
     PERFORM pgtrickle._refuse_source_ddl(s.pgt_id, d.source_relid)
     FROM pg_event_trigger_ddl_commands() e
     JOIN pgtrickle.pgt_dependencies d ON d.source_relid = e.objid
-    JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = d.pgt_id
+    JOIN pgtrickle.pgt_definitions s ON s.pgt_id = d.pgt_id
     WHERE e.command_tag IN ('ALTER TABLE', 'ALTER VIEW', 'CREATE VIEW')
       AND d.schema_fingerprint <> pgtrickle._fingerprint(d.source_relid, d.columns_used);
     -- A table's partitions, columns, policies or capture triggers, which are ENABLE ALWAYS: reinitialise what reads it.
-    UPDATE pgtrickle.pgt_stream_tables s
+    UPDATE pgtrickle.pgt_definitions s
     SET needs_reinit = true, updated_at = clock_timestamp()
     FROM (
         SELECT DISTINCT d.pgt_id
@@ -135,7 +136,7 @@ BEGIN
     FROM pg_event_trigger_ddl_commands() e WHERE e.classid = 'pg_class'::regclass;
     PERFORM pgtrickle._refuse_constraints(relid) FROM unnest(altered) AS relid;
     -- A storage table that was renamed or given to another owner, or moved to another schema, or the schema was renamed.
-    UPDATE pgtrickle.pgt_stream_tables s
+    UPDATE pgtrickle.pgt_definitions s
     SET pgt_name = c.relname, pgt_schema = n.nspname, pgt_owner = c.relowner,
         needs_reinit = s.needs_reinit OR s.pgt_owner <> c.relowner, updated_at = clock_timestamp()
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -153,7 +154,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._on_trigger() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._refuse_interference(s.pgt_relid)
-    FROM pgtrickle.pgt_stream_tables s
+    FROM pgtrickle.pgt_definitions s
     WHERE s.pgt_relid IN (SELECT t.tgrelid FROM pg_event_trigger_ddl_commands() e JOIN pg_trigger t ON t.oid = e.objid
                           WHERE e.classid = 'pg_trigger'::regclass
                           UNION ALL
@@ -175,7 +176,7 @@ BEGIN
     SELECT c.conname, s.pgt_name INTO reference
     FROM pg_event_trigger_ddl_commands() e
     JOIN pg_constraint c ON c.conrelid = e.objid AND c.contype = 'f'
-    JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = c.confrelid
+    JOIN pgtrickle.pgt_definitions s ON s.pgt_relid = c.confrelid
     WHERE e.classid = 'pg_class'::regclass
     LIMIT 1;
     IF FOUND THEN
@@ -208,7 +209,7 @@ BEGIN
                       WHERE a.attrelid = pg_event_trigger_table_rewrite_oid() AND a.attname = ANY (k.captured_columns)
                         AND age(a.xmin) <= age(pg_current_xact_id()::xid));
     END IF;
-    UPDATE pgtrickle.pgt_stream_tables s
+    UPDATE pgtrickle.pgt_definitions s
     SET needs_reinit = true, updated_at = clock_timestamp()
     FROM pgtrickle.pgt_dependencies d LEFT JOIN pgtrickle.pgt_captures k ON k.source_relid = d.source_relid
     WHERE d.pgt_id = s.pgt_id AND NOT s.needs_reinit
@@ -235,7 +236,7 @@ BEGIN
     FROM pg_event_trigger_dropped_objects() o
     WHERE o.object_type = 'table column' AND o.address_names[3] ~ '^__pgt_';
     IF cardinality(policies) > 0 THEN
-        UPDATE pgtrickle.pgt_stream_tables s SET needs_reinit = true, updated_at = clock_timestamp()
+        UPDATE pgtrickle.pgt_definitions s SET needs_reinit = true, updated_at = clock_timestamp()
         FROM pgtrickle.pgt_dependencies d
         WHERE d.pgt_id = s.pgt_id
           AND (d.column_snapshot->>'schema') || '.' || (d.column_snapshot->>'name') = ANY (policies);
@@ -247,7 +248,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM pg_event_trigger_dropped_objects() o WHERE o.schema_name = 'pgtrickle') THEN
         PERFORM pgtrickle._keep_signals();
     END IF;
-    DELETE FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = ANY (gone);
+    DELETE FROM pgtrickle.pgt_definitions s WHERE s.pgt_relid = ANY (gone);
     PERFORM pgtrickle._refuse_source_ddl(d.pgt_id, d.source_relid)
     FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = ANY (gone);
     PERFORM pgtrickle._notice('NOTICE', format('stream table "%s" reads %s, which was dropped', pgtrickle._qualified(s.pgt_relid), r.names),
@@ -255,8 +256,8 @@ BEGIN
                               'another query.')
     FROM (SELECT d.pgt_id, string_agg(pgtrickle._source_name(d), ', ' ORDER BY d.source_relid) AS names
           FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = ANY (gone) GROUP BY d.pgt_id) AS r
-    JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = r.pgt_id;
-    UPDATE pgtrickle.pgt_stream_tables s
+    JOIN pgtrickle.pgt_definitions s ON s.pgt_id = r.pgt_id;
+    UPDATE pgtrickle.pgt_definitions s
     SET status = 'ERROR', needs_reinit = true, updated_at = clock_timestamp(),
         fallback_reason = format('source %s.%s was dropped', d.column_snapshot->>'schema', d.column_snapshot->>'name')
     FROM pgtrickle.pgt_dependencies d
