@@ -180,7 +180,10 @@ def _processes() -> dict[str, psutil.Process]:
 
 def _named(processes: Iterable[psutil.Process]) -> Iterator[tuple[str, psutil.Process]]:
     for process in processes:
-        words = process.cmdline()
+        try:
+            words = process.cmdline()
+        except psutil.NoSuchProcess:
+            continue  # one that ended while it was looked for
         if words[1:4] == ["-m", "server", "serve"]:
             yield "server", process
         elif any("deploy.SparkSubmit" in word for word in words):
