@@ -1,7 +1,7 @@
 """TPC-H refreshes on a standalone Spark cluster of 1 and 2 workers with one core each: what part of them scales.
 
     python bench/cluster.py [--scale 0.1] [--workers 1 2] [--only q01 ...] [--modes full differential] [--changed 1]
-                            [--rounds 1] [--seconds 300] [--data DIRECTORY] [--unchecked]
+                            [--rounds 1] [--seconds 300] [--data DIRECTORY] [--unchecked] [--json FILE]
 
 The cluster's processes are real and on this machine; so is PostgreSQL, so with fewer cores than processes at work the
 second worker has less than a core. Every query is a stream table refreshed in full and one refreshed differentially,
@@ -14,6 +14,12 @@ Shown are medians of what each refresh says of itself: extraction (PostgreSQL to
 table), computation on Spark, write-back (Spark to a staging table), and the rest (applying it in PostgreSQL). What
 PostgreSQL had to compute itself is listed with the reason. At the end every stream table is held against its query.
 
+A table of plans says, by Spark's event log, what the computation consists of: jobs, stages, tasks, bytes read and
+shuffled, skew, and what of it does not scale. That is told in two ways: the time without any task (the driver plans,
+generates code, schedules) or with the only task of a stage; and Amdahl's serial share by the times with the fewest and
+the most workers, which needs as many cores as processes are at work. Beside it stand the peaks of memory: of the
+driver's heap, garbage included, of its process, and of the server's process, while the refresh ran.
+
 With `--data` the loaded database stays in a directory, where the next run finds it (one of bench/spark.py as well):
 so the numbers of workers can be measured in different runs.
 """
@@ -21,6 +27,7 @@ so the numbers of workers can be measured in different runs.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import signal
 import statistics
@@ -30,7 +37,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +49,15 @@ from rich.table import Table
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from bench.spark_work import EventLog, Memory, Peaks, Work, event_log_conf  # noqa: E402
 from bench.tpch import change, differs, refresh  # noqa: E402
 from tests.spark_servers import StandaloneCluster, conf_options  # noqa: E402
 from tests.tpch.database import QUERIES, TABLES, create, load  # noqa: E402
 
 Connection = psycopg.Connection[Any]
 MODES = ("full", "differential")
-FEW = ("q01", "q05", "q06", "q13", "q18")
-"""Sums over everything, joins, a filter, an outer join, and groups that are joined again."""
+FEW = ("q01", "q03", "q05", "q22")
+"""Sums over everything, the first ten groups of a join, a join of six tables, and an anti join."""
 PARTS = ("extract", "compute", "load", "apply")
 CONF = {
     "spark.driver.host": "127.0.0.1",
@@ -64,6 +72,10 @@ class Measured:
     """Milliseconds of a stream table's refreshes with so many workers, by part."""
 
     parts: dict[str, list[float]] = field(default_factory=lambda: {part: [] for part in PARTS})
+    when: tuple[float, float] = (0.0, 0.0)
+    """The last refresh, in milliseconds since the epoch."""
+    peaks: Peaks | None = None
+    work: Work | None = None
 
     def median(self, part: str) -> float:
         return statistics.median(self.parts[part])
@@ -150,6 +162,7 @@ class Measuring:
     def __init__(self, options: argparse.Namespace, console: Console):
         self._options = options
         self._console = console
+        self._memory = Memory()
         self._seed = time.time_ns() % 1_000_000
         self.measured: dict[tuple[str, int], Measured] = {}
         self.remote_plan: dict[str, str] = {}
@@ -170,7 +183,10 @@ class Measuring:
                 self._refresh(connection, name, workers, n)
 
     def _refresh(self, connection: Connection, name: str, workers: int, n: int) -> None:
+        self._memory.reset()
+        began = time.time() * 1000
         elapsed = refresh(connection, name)
+        when, peaks = (began, time.time() * 1000), self._memory.peaks()
         action, executor, reason = last(connection, name)
         parts = parts_of(reason, elapsed)
         shown = ", ".join(f"{part} {parts.get(part, 0):.0f}" for part in PARTS)
@@ -181,6 +197,7 @@ class Measuring:
             found = self.measured.setdefault((name, workers), Measured())
             for part, ms in parts.items():
                 found.parts[part].append(ms)
+            found.when, found.peaks = when, peaks
 
 
 def main() -> None:
@@ -195,9 +212,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300, help="for each number of workers")
     parser.add_argument("--data", type=Path, help="a data directory to keep")
     parser.add_argument("--unchecked", action="store_true", help="do not hold the stream tables against their queries")
+    parser.add_argument("--json", type=Path, help="a file for all figures")
     options = parser.parse_args()
 
-    console = Console(width=None if sys.stdout.isatty() else 150)  # nobody wants cut numbers in a file
+    console = Console(width=None if sys.stdout.isatty() else 220)  # nobody wants cut numbers in a file
     measuring = Measuring(options, console)
     tables = [(f"{query}_{mode}", query, mode, "spark") for query in options.only for mode in options.modes]
     with directory_of(options.data) as data, tempfile.TemporaryDirectory(prefix="headwater-cluster-") as directory:
@@ -209,8 +227,9 @@ def main() -> None:
             work_dir = Path(directory) / f"cluster{workers}"
             work_dir.mkdir()
             cluster = StandaloneCluster(work_dir, workers, memory="2g")
+            events = work_dir / "events"
             try:
-                with served(data, cluster.url, CONF) as connection:
+                with served(data, cluster.url, CONF | event_log_conf(events)) as connection:
                     measuring.run(connection, names, workers)
                     for name in [] if options.unchecked else names:
                         refresh(connection, name)
@@ -218,7 +237,14 @@ def main() -> None:
                             raise SystemExit(f'stream table "{name}" differs from its query')
             finally:
                 cluster.stop()
+            log = EventLog.of(events)
+            for (_, n), found in measuring.measured.items():
+                if n == workers:
+                    found.work = log.work(*found.when)
     report(console, measuring.measured, options)
+    plans(console, measuring.measured, options)
+    if options.json is not None:
+        options.json.write_text(json.dumps(as_json(measuring.measured, options), indent=1))
     for name, reason in sorted((missing | measuring.remote_plan).items()):
         console.print(f"not on Spark: {name}: {reason}", highlight=False, soft_wrap=True)
 
@@ -247,6 +273,56 @@ def report(console: Console, measured: dict[tuple[str, int], Measured], options:
             cells = [f"{sums[part, n]:.0f}" for part in PARTS for n in options.workers]
             table.add_row("sum", *cells, f"{sums['compute', few] / max(sums['compute', many], 1):.2f}", style="bold")
         console.print(table)
+
+
+def plans(console: Console, measured: dict[tuple[str, int], Measured], options: argparse.Namespace) -> None:
+    """What the last refresh of each stream table consisted of, with each number of workers."""
+    few, many = options.workers[0], options.workers[-1]
+    table = Table(title=f"plans at scale {options.scale:g}: MB, ms, and what does not scale, in % of the computation")
+    headings = ["refresh", "workers", "jobs", "stages", "tasks", "rows read", "shuffle read", "written", "skew"]
+    headings += ["CPU ms", "compute", "no task %", "one task %", "Amdahl %", "driver heap", "driver RSS", "server RSS"]
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "refresh" else "right")
+    for (name, workers), found in sorted(measured.items()):
+        work, peaks, compute = found.work, found.peaks, found.parts["compute"][-1]
+        assert work is not None and peaks is not None
+        shares = [f"{100 * max(0.0, compute - work.busy_ms) / compute:.0f}", f"{100 * work.single_ms / compute:.0f}"]
+        both = measured.get((name, few)), measured.get((name, many))
+        serial = (
+            amdahl(few, both[0].median("compute"), many, both[1].median("compute"))
+            if few != many and both[0] and both[1]
+            else None
+        )
+        shares.append("-" if serial is None or not 0 <= serial <= 1 else f"{100 * serial:.0f}")
+        counts = [str(n) for n in (workers, work.jobs, work.stages, work.tasks, work.rows)]
+        sizes = [f"{mb:.2f}" for mb in (work.read_mb, work.written_mb)]
+        times = [f"{work.skew:.1f}", f"{work.cpu_ms:.0f}", f"{compute:.0f}"]
+        memory = [f"{mb:.0f}" for mb in (work.driver_heap_mb, peaks.driver_mb, peaks.server_mb)]
+        table.add_row(name, *counts, *sizes, *times, *shares, *memory)
+    console.print(table)
+
+
+def amdahl(few: int, slow: float, many: int, fast: float) -> float:
+    """The share of the time with one worker that no worker shortens, from the times with `few` and with `many`.
+
+    The time with n workers is `serial + parallel / n`.
+
+    >>> amdahl(1, 10.0, 2, 6.0)
+    0.2
+    """
+    parallel = (slow - fast) / (1 / few - 1 / many)
+    serial = slow - parallel / few
+    return serial / (serial + parallel)
+
+
+def as_json(measured: dict[tuple[str, int], Measured], options: argparse.Namespace) -> list[dict[str, Any]]:
+    return [
+        {"refresh": name, "workers": workers, "scale": options.scale, "changed": options.changed}
+        | {part: found.parts[part] for part in PARTS}
+        | (found.work.as_json() if found.work else {})
+        | (asdict(found.peaks) if found.peaks else {})
+        for (name, workers), found in sorted(measured.items())
+    ]
 
 
 if __name__ == "__main__":

@@ -131,7 +131,9 @@ class StandaloneCluster:
     def add_worker(self) -> SparkProgram:
         """One more worker, registered at the master."""
         name = f"worker{len(self.workers)}"
-        options = ["--host", "127.0.0.1", "--cores", "1", "--memory", self._memory, "--webui-port", "0"]
+        # Each has an address of its own: Spark does no task a second time, speculatively, on the same host.
+        host = f"127.0.0.{len(self.workers) + 1}"
+        options = ["--host", host, "--cores", "1", "--memory", self._memory, "--webui-port", "0"]
         options += ["--work-dir", str(self._work_dir / name / "work")]
         arguments = ["org.apache.spark.deploy.worker.Worker", *options, self.url]
         worker = SparkProgram(self._work_dir, name, arguments, self._environment)

@@ -29,8 +29,8 @@ from engine.files.listing import LINE, DataFile, lines_of, list_files, read_file
 from engine.foreign_tables.lake_options import LakeTable
 from engine.foreign_tables.lake_polling import FILE, ROW, STAGING
 from engine.object_store import environment_options, storage_message
-from engine.spark.result_loading import csv_chunks
 from engine.spark.sessions import SparkSessions
+from engine.spark.staging import copy_data
 
 RECENT = 5.0
 """Seconds within which a file can be written again under the same time: such files are read anew at the next poll."""
@@ -142,7 +142,8 @@ class _Reading:
         try:
             async for rows, in_order in tables:
                 if rows.num_rows:
-                    async for chunk in csv_chunks(await asyncio.to_thread(self._numbered, rows, in_order)):
+                    numbered = await asyncio.to_thread(self._numbered, rows, in_order)
+                    async for chunk in copy_data(numbered, [(name, None) for name in numbered.column_names]):
                         yield chunk
         except SqlError as error:
             self.failure = error

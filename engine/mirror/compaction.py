@@ -38,6 +38,9 @@ log = structlog.get_logger(__name__)
 COMPACTION_ROWS, COMPACTION_RATIO = 50_000, 0.05
 """Changes are compacted when there are so many, and so many for each row of the base."""
 
+COMPACTION_MOST_ROWS = 2_000_000
+"""So many changes are compacted however large the base is: they are in memory, some 400 bytes for each."""
+
 QUIET_ROWS, QUIET_RATIO = 1_000, 0.01
 """The same for a log that has not grown for a while: readers shall not go on merging what is no more changing."""
 
@@ -49,7 +52,7 @@ def is_due(state: MirrorState, *, quiet: bool = False) -> bool:
     """Whether the log has become so long that reading it costs more than compacting it."""
     waiting = sum(file.rows for file in relevant(state.changes.files, state.to, state.snapshot))
     rows, ratio = (QUIET_ROWS, QUIET_RATIO) if quiet else (COMPACTION_ROWS, COMPACTION_RATIO)
-    return waiting > max(rows, ratio * state.base.rows)
+    return waiting > min(max(rows, ratio * state.base.rows), COMPACTION_MOST_ROWS)
 
 
 def is_trimmable(state: MirrorState, bottom: PgSnapshot) -> bool:

@@ -24,7 +24,6 @@ from deltalake.exceptions import DeltaError
 
 from catalog.session import SqlError
 from engine.mirror.arrow_copy import PipeBroken
-from engine.mirror.as_of_sql import XID
 from engine.mirror.delta_table import Committed, Location, StorageFailed, WriteConflict
 from engine.mirror.digests import damaged, discard
 from engine.mirror.initial_load import InitialLoads, innermost
@@ -273,7 +272,7 @@ class Mirror:
             return replace(state, to=to, since=since)
         changes = changes_of(place)
         metadata = changes_metadata(state.mirror, since, to, now.cleaned)
-        await asyncio.to_thread(changes.append, state.changes, rows.sort_by(XID), metadata)
+        await asyncio.to_thread(changes.append, state.changes, rows, metadata)
         stored = await asyncio.to_thread(changes.committed)
         if stored is None or stored.metadata != metadata:
             raise WriteConflict("the log was written to at once by somebody else")

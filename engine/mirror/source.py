@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catalog.pinned_settings import VALUES_AS_TEXT, set_local
+from engine.arrow_spill import gathered
 from engine.mirror.arrow_copy import copy_query, padded
 from engine.mirror.as_of_sql import CHANGE_ID, WEIGHT, XID
 from engine.mirror.state import CHANGE_FIELDS, arrow_schema
@@ -181,7 +182,7 @@ async def read_changes(
     )
 
     def collect(batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        return pa.Table.from_batches(batches, schema)
+        return gathered(schema, batches)
 
     table = await copy_query(connection, query, schema, collect, padded=padded(columns))
     return None if table.num_rows > MOST_CHANGES else table
@@ -189,7 +190,7 @@ async def read_changes(
 
 def truncations(changes: pa.Table) -> list[int]:
     """The transactions that truncated the source, among changes."""
-    markers = changes.filter(pc.equal(changes[WEIGHT], 0))
+    markers = changes.select([XID, WEIGHT]).filter(pc.equal(changes[WEIGHT], 0))
     return [int(xid) for xid in markers[XID].to_pylist()]
 
 

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ import psutil
 import pyarrow as pa
 import structlog
 
+from engine.arrow_spill import gathered
 from engine.spark.jvm import SparkJvm
 from engine.spark.sail_process import SailProcess
 from engine.spark.target import SESSION_CONF, Kind, Target
@@ -40,14 +42,50 @@ def frame_of(session: Session, query: str) -> Any:
     return DataFrame(SQL(query), session) if isinstance(session, SparkSession) else session.sql(query)
 
 
-def rows_of(frame: Any) -> pa.Table:
-    """The rows of a frame, with the types of Arrow that they come in.
+def batches_of(frame: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The rows of a frame, as they come, and the types of Arrow that they come in.
 
-    (`toArrow` of Spark Connect asks for the types first, for which the server plans the query once more.)
+    (`toArrow` would have all of them in memory. That of Spark Connect asks for the types first, for which the server
+    plans the query once more.)
     """
     from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.pandas.types import to_arrow_schema
 
-    return frame._to_table()[0] if isinstance(frame, DataFrame) else frame.toArrow()
+    if not isinstance(frame, DataFrame):
+        schema = to_arrow_schema(frame.schema, timezone="UTC")
+        return schema, (batch.cast(schema) for batch in _classic_batches(frame))
+    found = frame._session.client.to_table_as_iterator(
+        frame._plan.to_proto(frame._session.client), frame._plan.observations
+    )
+    # The types as the server has them, and those of Arrow with the first rows, if there are any.
+    types = None
+    for first in found:
+        if isinstance(first, pa.Table):
+            rest = (table for table in chain([first], found) if isinstance(table, pa.Table))
+            return first.schema, (batch for table in rest for batch in table.to_batches())
+        types = first
+    return to_arrow_schema(types, timezone="UTC"), iter(())
+
+
+def _classic_batches(frame: Any) -> Iterator[pa.RecordBatch]:
+    """What `toArrow` makes a table of, each partition as soon as it has been computed."""
+    from pyspark.errors.exceptions.captured import unwrap_spark_exception
+    from pyspark.sql.pandas.serializers import ArrowCollectSerializer
+    from pyspark.util import _load_from_socket
+
+    port, secret, serving = frame._jdf.collectAsArrowToPython()
+    try:
+        with _load_from_socket((port, secret), ArrowCollectSerializer()) as found:
+            # At the end comes the order that the batches had.
+            yield from (batch for batch in found if isinstance(batch, pa.RecordBatch))
+    finally:
+        with unwrap_spark_exception():
+            serving.getResult()  # raises what the job has failed with
+
+
+def rows_of(frame: Any) -> pa.Table:
+    """The rows of a frame, of which many are not in memory (`gathered`)."""
+    return gathered(*batches_of(frame))
 
 
 TUNING = {

@@ -24,7 +24,7 @@ from engine.mirror.mirror import Damaged, Mirror, MirrorUnavailable, MirrorVersi
 from engine.mirror.source import Connect, connections
 from engine.spark.backends import rows_of
 from engine.spark.job import SparkJob
-from engine.spark.result_loading import Collect, Loading, Parallel, csv_chunks
+from engine.spark.result_loading import Collect, Loading, Parallel
 from engine.spark.sessions import Session, SparkSessions, SparkUnavailable
 from engine.spark.target import Kind
 from engine.spark.text_order import collated_columns
@@ -361,4 +361,4 @@ async def _order_of_text(session: SqlSession, around: RunOptions) -> tuple[bool,
     return True, await collated_columns(session, (source.oid for source in around["sources"]))
 
 
-__all__ = ["NotExpressible", "RunOptions", "SparkExecutor", "SparkResult", "csv_chunks"]
+__all__ = ["NotExpressible", "RunOptions", "SparkExecutor", "SparkResult"]

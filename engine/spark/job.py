@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from engine.mirror.delta_table import ROW_GROUP_ROWS
 from engine.mirror.mirror import MirrorVersion
-from engine.spark.backends import Session, frame_of, rows_of
+from engine.spark.backends import Session, batches_of, frame_of
 from engine.spark.mirror_views import create_views, no_rows
 from sql.base.columns import Source
 from sql.spark.render import SparkQuery
@@ -77,7 +79,7 @@ class SparkJob:
                         frame = _kept(frame)
                         kept.append(frame)
                     elif view.repeated:
-                        frame = _stored(spark, rows_of(frame), Path(directory) / f"{view.name}.parquet")
+                        frame = _stored(spark, *batches_of(frame), Path(directory) / f"{view.name}.parquet")
                     if view.name not in self.repeated or not keeps or _is_classic(frame):
                         frame.createOrReplaceTempView(view.name)
                 return [collect(n, query, frame_of(spark, query.sql)) for n, query in enumerate(self.queries)]
@@ -96,15 +98,31 @@ def _kept(frame: Any) -> Any:
     return frame.cache()
 
 
-def _stored(spark: Session, rows: pa.Table, file: Path) -> Any:
+def _stored(spark: Session, schema: pa.Schema, batches: Iterable[pa.RecordBatch], file: Path) -> Any:
     """A frame of rows that are kept in a file, if there are any."""
-    if not rows.num_rows:
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
         from pyspark.sql.pandas.types import from_arrow_type
 
-        types = {field.name: from_arrow_type(field.type).simpleString() for field in rows.schema}
+        types = {field.name: from_arrow_type(field.type).simpleString() for field in schema}
         return frame_of(spark, no_rows(types))
-    pq.write_table(rows, file)
+    with pq.ParquetWriter(file, schema) as writer:
+        for rows in _row_groups(chain([first], filled)):
+            writer.write_table(pa.Table.from_batches(rows, schema))
     return spark.read.parquet(str(file))
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Batches that come one after the other, as many together as a part of a file is to have rows."""
+    gathered: list[pa.RecordBatch] = []
+    for batch in batches:
+        gathered.append(batch)
+        if sum(each.num_rows for each in gathered) >= ROW_GROUP_ROWS:
+            yield gathered
+            gathered = []
+    if gathered:
+        yield gathered
 
 
 def _is_classic(frame: Any) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +21,10 @@ import pyarrow as pa
 
 from catalog.session import SqlError, SqlSession
 from engine.mirror.arrow_copy import arrow_type
-from engine.spark import partition_writer
 from engine.spark.backends import rows_of
 from engine.spark.partition_writer import Fields, checked, writer
 from engine.spark.sessions import SparkJobFailed
-from engine.spark.staging import Connect, StagingArea, check_plain_types
+from engine.spark.staging import Connect, StagingArea, check_plain_types, copy_data
 from sql.base.columns import Column
 from sql.base.text import quote
 from sql.spark.render import SparkQuery
@@ -88,17 +87,17 @@ class Loading:
             await area.expel()
             await area.add((row["part"], row["rows"]) for row in table.to_pylist())
             if not area.rows:
-                await area.fill(self.connect, pa.table({name: pa.nulls(0) for name, _ in fields(query)}))
+                await area.fill(self.connect, pa.table({}), [])
             return area.source, area.rows
         try:
-            table = await asyncio.to_thread(checked, table, fields(query))
+            await asyncio.to_thread(check, table, fields(query))
         except OverflowError as error:
             raise SparkJobFailed(str(error)) from error
         if self.parallel.rows and table.num_rows >= self.parallel.rows and query.columns:
             area = await self._area(query.columns)
-            await area.fill(self.connect, table)
+            await area.fill(self.connect, table, fields(query))
             return area.source, area.rows
-        return await self._temporary(session, query.columns, table), table.num_rows
+        return await self._temporary(session, query, table), table.num_rows
 
     async def _area(self, columns: Sequence[Column]) -> StagingArea:
         area = await StagingArea.open(
@@ -107,15 +106,17 @@ class Loading:
         self.areas.append(area)
         return area
 
-    async def _temporary(self, session: SqlSession, columns: Sequence[Column], table: pa.Table) -> str:
+    async def _temporary(self, session: SqlSession, query: SparkQuery, table: pa.Table) -> str:
         """A temporary table with the rows, dropped at the end of the transaction."""
+        columns = query.columns
         name = f"__headwater_staging_{next(_staging_numbers)}"
         staging = quote("pg_temp", name)
         await session.execute(f"CREATE TEMPORARY TABLE {staging} ({declared(columns)}) ON COMMIT DROP")
         await check_plain_types(session, staging)
         await session.execute(f"GRANT SELECT ON {staging} TO {quote(self.owner)}")
         if columns and table.num_rows:
-            await session.copy_in("pg_temp", name, [column.name for column in columns], csv_chunks(table))
+            rows = copy_data(table, fields(query))
+            await session.copy_in("pg_temp", name, [column.name for column in columns], rows)
         await session.execute(f"ANALYZE {staging}")
         return staging
 
@@ -170,15 +171,13 @@ def fields(query: SparkQuery) -> Fields:
     return [(name, None if type_ == "numeric" else arrow_type(column_type(type_))) for name, type_ in types]
 
 
-async def csv_chunks(table: pa.Table) -> AsyncIterator[bytes]:
-    """The table as CSV for COPY: no header, NULL an unquoted empty field, text quoted."""
+def check(table: pa.Table, fields: Fields) -> None:
+    """See that all values can be written. (They are converted as they are written.) Raises as `checked` does."""
     for batch in table.to_batches():
-        chunks = partition_writer.csv_chunks(batch)
-        while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
-            yield chunk
+        checked(batch, fields)
 
 
 Collect = Callable[[int, SparkQuery, Any], pa.Table]
 """`Loading.collect`."""
 
-__all__ = ["Collect", "Loading", "Parallel", "csv_chunks"]
+__all__ = ["Collect", "Loading", "Parallel"]

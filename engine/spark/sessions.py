@@ -73,6 +73,14 @@ class _Lost(Exception):
     """Spark is gone; the text is the first line of how that showed."""
 
 
+class _KeptRowsLost(Exception):
+    """An executor is gone, and with it rows that the job had kept there: only that job has failed."""
+
+
+_KEPT_ROWS_LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
+"""Spark can compute again all that an executor had, but for local checkpoints (`SparkJob`), which have no history."""
+
+
 class SparkSessions:
     """The sessions of one Spark target. Make one per process; nothing runs before the first `acquire`.
 
@@ -360,6 +368,8 @@ class SparkLease:
             except Exception as error:
                 if self._backend.lost(error):
                     raise _Lost(_first_line(error)) from error
+                if _KEPT_ROWS_LOST in str(error):
+                    raise _KeptRowsLost(_first_line(error)) from error
                 raise
 
         log.debug("spark_job", job=description, tag=tag)
@@ -380,6 +390,9 @@ class SparkLease:
             if self._sessions._backend is self._backend:
                 await self._sessions._discard()
             raise SparkUnavailable("Spark was lost in the middle of a job", detail=str(error)) from error
+        except _KeptRowsLost as error:
+            self.void = True
+            raise SparkUnavailable("Spark lost an executor in the middle of a job", detail=str(error)) from error
         except Exception as error:
             self.void = True
             raise SparkJobFailed(f"Spark job failed: {_first_line(error)}", detail=description) from error

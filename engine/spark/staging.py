@@ -27,7 +27,7 @@ from psycopg.conninfo import make_conninfo
 
 from catalog.session import SqlError, SqlSession
 from engine.session.pool import PooledSession
-from engine.spark.partition_writer import STAGING_SCHEMA, csv_chunks
+from engine.spark.partition_writer import STAGING_SCHEMA, Fields, checked, csv_chunks
 from sql.base.text import quote
 
 log = structlog.get_logger(__name__)
@@ -109,11 +109,13 @@ class StagingArea:
             tables = ", ".join(self._table(name) for name in self._names)
             await self._session.execute(f"GRANT SELECT ON {tables} TO {self._owner}")
 
-    async def fill(self, connect: Connect, table: pa.Table, writers: int = WRITERS) -> None:
-        """Write a table's rows over so many connections at once. Raises SqlError."""
+    async def fill(self, connect: Connect, table: pa.Table, fields: Fields, writers: int = WRITERS) -> None:
+        """Write a table's rows, whose columns `fields` are, over so many connections at once. Raises SqlError."""
         share = -(-table.num_rows // writers)
         slices = [table.slice(start, share) for start in range(0, table.num_rows, max(share, 1))] or [table]
-        written = [asyncio.ensure_future(self._fill_part(connect, str(n), rows)) for n, rows in enumerate(slices)]
+        written = [
+            asyncio.ensure_future(self._fill_part(connect, str(n), rows, fields)) for n, rows in enumerate(slices)
+        ]
         try:
             await asyncio.gather(*written)
         except BaseException:
@@ -123,7 +125,7 @@ class StagingArea:
             raise
         await self.add((str(n), rows.num_rows) for n, rows in enumerate(slices))
 
-    async def _fill_part(self, connect: Connect, name: str, rows: pa.Table) -> None:
+    async def _fill_part(self, connect: Connect, name: str, rows: pa.Table, fields: Fields) -> None:
         connection = await connect()
         try:
             async with connection.transaction():
@@ -133,7 +135,7 @@ class StagingArea:
                     *(f"{self.number}_{name}",),
                     schema_name=STAGING_SCHEMA,
                     columns=self._columns,
-                    source=_chunks(rows),
+                    source=copy_data(rows, fields),
                     format="csv",
                     freeze=True,
                 )
@@ -201,9 +203,10 @@ def scram_verifier(password: str) -> str:
     return f"SCRAM-SHA-256${iterations}:{shown[0]}${shown[1]}:{shown[2]}"
 
 
-async def _chunks(table: pa.Table) -> AsyncIterator[bytes]:
+async def copy_data(table: pa.Table, fields: Fields) -> AsyncIterator[bytes]:
+    """The table as CSV for COPY: no header, NULL an unquoted empty field, text quoted. Raises as `checked` does."""
     for batch in table.to_batches():
-        chunks = csv_chunks(batch)
+        chunks = csv_chunks(await asyncio.to_thread(checked, batch, fields))
         while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
             yield chunk
 

@@ -220,6 +220,19 @@ class TestCompaction:
                 assert version.reused and bool(version.changes) is not quiet
                 assert contents(version, "id", "v") == expected
 
+    async def test_log_of_a_large_table_is_compacted_before_it_is_too_long_for_memory(
+        self, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(compaction, "COMPACTION_ROWS", 1000)
+        await laboratory.rows("id", "v")
+        await laboratory.run("UPDATE public.t SET v = 'x'")
+        await laboratory.rows("id", "v")
+        for most in (10, 9):  # of five rows two images each
+            monkeypatch.setattr(compaction, "COMPACTION_MOST_ROWS", most)
+            await compact(laboratory.mirror, await place_of(laboratory), [])
+            state = await stored(laboratory)
+            assert (state.snapshot == state.to) is (most == 9)
+
     async def test_readers_keep_what_they_read_and_frontiers_their_changes(self, laboratory: Laboratory) -> None:
         frontier = await laboratory.frontier()
         exporter = await laboratory.connect()
