@@ -103,12 +103,13 @@ class Publisher(Candidate):
 
     async def _look(self, session: SqlSession) -> bool:
         """Begin to write what is not being written; whether nothing is. Raises SqlError."""
+        busy = set(self._running)  # what is read of these is soon out of date, also if they end meanwhile
         found = await publications(session)
         self._troubles.keep(str(each.publication_id) for each in found)
         for number in self._known.keys() - {each.publication_id for each in found}:
             del self._known[number]
         for each in found:
-            if each.publication_id in self._running or self._troubles.waits(str(each.publication_id), self.clock()):
+            if each.publication_id in busy or self._troubles.waits(str(each.publication_id), self.clock()):
                 continue
             if each.is_overdue:
                 logger.warning("publication lags behind for too long", stream_table=each.name, location=each.location)
@@ -117,7 +118,7 @@ class Publisher(Candidate):
             task = asyncio.create_task(self._write(each), name=f"headwater publication {each.name}")
             self._running[each.publication_id] = task
             task.add_done_callback(partial(self._ended, each.publication_id))
-        return not self._running
+        return not busy and not self._running
 
     def _ended(self, number: int, task: asyncio.Task[None]) -> None:
         if self._running.get(number) is task:
