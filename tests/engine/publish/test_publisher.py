@@ -15,7 +15,21 @@ from engine.publish.publications import Publication
 from engine.publish.publisher import Publisher
 from engine.session.pool import DatabasePool
 
-NEW = Publication(1, 1, 1, "public", "totals", "/lake/totals", "g", 0, -1, None, None, is_overdue=False, has_failed=False)
+NEW = Publication(
+    1,
+    1,
+    1,
+    "public",
+    "totals",
+    "/lake/totals",
+    "g",
+    0,
+    -1,
+    frontier=None,
+    obstacle=None,
+    is_overdue=False,
+    has_failed=False,
+)
 
 
 class Writing(Publisher):
@@ -40,8 +54,9 @@ async def test_what_was_read_while_an_attempt_ended_begins_no_other(monkeypatch:
         found = stored
         if writing.begun:  # the attempt ends while the answer is on its way
             writing.let_go.set()
-            while writing._running:
-                await asyncio.sleep(0)
+            await asyncio.gather(*writing._running.values())
+            await asyncio.sleep(0)
+            assert not writing._running
         return [found]
 
     monkeypatch.setattr(publisher, "publications", read)
