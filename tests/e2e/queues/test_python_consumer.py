@@ -17,6 +17,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -661,8 +662,9 @@ def test_errors_that_no_new_connection_mends_are_raised(live_db: Database) -> No
 # Members
 
 
-def stop_with_a_batch(database: Database, process: subprocess.Popen[str], eventually: Eventually) -> None:
-    """Stop member `one` for good, at a moment when it has a batch."""
+def stop_with_a_batch(database: Database, crew: Crew, process: subprocess.Popen[str], eventually: Eventually) -> None:
+    """Stop member `one` for good, at a moment when it has a batch. There is more to do until then."""
+    tries = count(1)
     batch = "SELECT current_batch FROM pgque.get_consumer_info('orders', 'group.one')"
 
     def has_one() -> bool:
@@ -672,6 +674,7 @@ def stop_with_a_batch(database: Database, process: subprocess.Popen[str], eventu
         if first is not None and database.value(batch) == first:
             return True
         process.send_signal(signal.SIGCONT)
+        crew.produce(f"more {next(tries)}", 5, seed=29)
         return False
 
     eventually(has_one, what="a batch of the member")
@@ -690,7 +693,7 @@ def test_members_share_the_events_and_one_takes_over_what_the_other_leaves(
     with crew, program(dsn, "orders", "group", "one", "1") as one, program(dsn, "orders", "group", "two", "1"):
         crew.produce("p", 100, seed=23)
         eventually(lambda: live_db.value(both) == 2, what="work for both")
-        stop_with_a_batch(live_db, one, eventually)
+        stop_with_a_batch(live_db, crew, one, eventually)
         crew.all_sent()
         eventually(lambda: crew.arrived(live_db.connection, "group"))
     crew.check(live_db.connection, "group")
