@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 # A test in which a timeout has run out, as it may on a busy machine, or in which PostgreSQL let one of two statements
-# give way, is run once more, and the closing line tells of it; one that found something wrong is not. What was skipped
+# give way, is run once more, and the closing lines tell of both attempts; one that found something wrong is not. What was skipped
 # is named there, too, with the reason.
 TIMED_OUT := QueryCanceled|LockNotAvailable|TimeoutError|did not hold within
 GAVE_WAY := DeadlockDetected|SerializationFailure|tuple concurrently
@@ -52,7 +52,7 @@ test: install
 	@# Beside the type checker all tests are compiled, once: else each of the processes below would do that.
 	@$(BIN)/pytest -m "not long" --collect-only -q >/dev/null 2>&1 & $(BIN)/mypy; checked=$$?; wait; exit $$checked
 	$(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-		--reruns 1 --only-rerun '$(TIMED_OUT)|$(GAVE_WAY)' -rfERs $(ARGS)
+		--reruns 1 --only-rerun '$(TIMED_OUT)|$(GAVE_WAY)' --rerun-show-tracebacks -rfERs $(ARGS)
 
 test-long: install
 	$(BIN)/pytest -m long $(ARGS)

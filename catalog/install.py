@@ -26,6 +26,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 import structlog
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from catalog.descriptions import routines
 from catalog.integrity import Damage, clear_way, damage, names_made, note, shown
@@ -40,7 +41,14 @@ log = structlog.get_logger(__name__)
 
 OLDEST_SERVER = 150000
 LOCK_SECONDS = 10.0
-"""So long the tables of a catalog are waited for. Who waits behind can do nothing about a prepared transaction."""
+"""So long the tables of a catalog are tried for. Who waits behind can do nothing about a prepared transaction."""
+
+GIVES_WAY_AFTER = 0.5
+"""Seconds that an installation waits for one lock before it lets go of all and begins again.
+
+Workers and users read the tables and views whose triggers and texts it makes, in orders of their own. This is less than
+`deadlock_timeout` by default, so that of two that wait for each other it is the installation that gives way.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,19 +382,39 @@ def _lost(system: System, damaged: list[Damage]) -> tuple[str, ...]:
 async def _install_and_commit(
     session: ScriptSession, scripts: Scripts, system: System, schema: str | None, *, anew: bool
 ) -> bool:
+    """Install in transactions of its own, the last of which has had its locks soon enough."""
+    changed = False
+    try:
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception(_gave_way),
+            wait=wait_random_exponential(multiplier=0.05, max=1.0),
+            stop=stop_after_delay(LOCK_SECONDS),
+            reraise=True,
+        ):
+            with attempt:
+                changed = await _attempt(session, scripts, system, schema, anew=anew)
+    except SqlError as error:
+        if not _gave_way(error):
+            raise
+        raise SqlError(
+            "55P03",
+            f"{system.title} cannot be installed or upgraded while a transaction uses them: {error.message}",
+            hint="It is tried again when somebody connects. See pg_prepared_xacts, and xact_start in pg_stat_activity.",
+        ) from None
+    return changed
+
+
+def _gave_way(error: BaseException) -> bool:
+    return isinstance(error, SqlError) and error.sqlstate in {"55P03", "40P01"}
+
+
+async def _attempt(session: ScriptSession, scripts: Scripts, system: System, schema: str | None, *, anew: bool) -> bool:
     await session.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
         changed = await install_in_transaction(session, scripts, system=system, schema=schema, anew=anew)
         await session.execute("COMMIT")
-    except BaseException as error:
+    except BaseException:
         await session.execute("ROLLBACK")
-        if isinstance(error, SqlError) and error.sqlstate == "55P03":
-            raise SqlError(
-                "55P03",
-                f"{system.title} cannot be installed or upgraded while a transaction uses them: {error.message}",
-                hint="It is tried again when somebody connects. See pg_prepared_xacts, and xact_start in"
-                " pg_stat_activity.",
-            ) from None
         raise
     return changed
 
@@ -431,6 +459,7 @@ async def install_in_transaction(
     await session.execute(f"SET LOCAL search_path = {PINNED_PATH}")
     await session.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
     await _lock(session, system)
+    await session.execute(f"SET LOCAL lock_timeout = '{GIVES_WAY_AFTER}s'")
     place = schema or await _place(session, system)
     await _check_rights(session, system, place)
     await check_owners(session, system, place)

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import structlog
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from catalog.install import InstallResult, how_to_return, in_order, install, uninstalled
 from catalog.ownership import UntrustedSchema, installed_query
@@ -493,17 +492,7 @@ class Engine:
                 )
             await own.execute("SET lock_timeout = '5s'")
             try:
-                async for (
-                    attempt
-                ) in AsyncRetrying(  # workers read the tables and views whose triggers and texts are made
-                    retry=retry_if_exception(lambda error: isinstance(error, SqlError) and error.sqlstate == "40P01"),
-                    wait=wait_random_exponential(multiplier=0.05, max=1.0),
-                    stop=stop_after_attempt(10),
-                    reraise=True,
-                ):
-                    with attempt:
-                        changed = (await install(own, system=system, schema=schema, anew=True)).changed
-                return changed
+                return (await install(own, system=system, schema=schema, anew=True)).changed
             finally:
                 await own.execute("RESET lock_timeout")
 

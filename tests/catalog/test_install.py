@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -101,6 +102,24 @@ def test_upgrade_does_not_wait_for_a_prepared_transaction(
     assert failure.value.sqlstate == "55P03" and "pg_prepared_xacts" in (failure.value.hint or "")
     connection.execute("COMMIT PREPARED 'old'")
     assert install_into(dsn, newer).changed
+
+
+def test_upgrade_gives_way_to_whom_it_would_wait_for_in_a_circle(dsn: str, bare_connect: Connect) -> None:
+    """A worker or user reads views in an order of its own; neither fails, and the upgrade is done in the end."""
+    scripts = bundled_scripts()
+    install_into(dsn, scripts)
+    newer = Scripts(scripts.migrations, (*scripts.functions, Script("99", "SELECT 1")), ())
+    reader, observer = bare_connect(), bare_connect()
+    waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'pgtrickle.settings'::regclass AND NOT granted"
+    with ThreadPoolExecutor(1) as pool, reader.transaction():
+        reader.execute("LOCK TABLE pgtrickle.settings IN ACCESS SHARE MODE")  # replaced after the one below
+        upgrade = pool.submit(install_into, dsn, newer)
+        while observer.execute(waiting).fetchone() == (0,):
+            assert not upgrade.done(), upgrade.result()
+            time.sleep(0.01)
+        assert reader.execute("SELECT count(*) FROM pgtrickle.pgt_stream_tables").fetchone() == (0,)
+        assert not upgrade.done()
+    assert upgrade.result().changed
 
 
 def test_upgrade_rewrites_capture_and_trusts_it_as_before(engine: Engine, dsn: str) -> None:
