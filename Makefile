@@ -6,8 +6,8 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 # A test in which a timeout has run out, as it may on a busy machine, or in which PostgreSQL let one of two statements
-# give way, is run once more, and the closing lines tell of both attempts; one that found something wrong is not. What was skipped
-# is named there, too, with the reason.
+# give way, is run once more, and the closing lines tell of both attempts; one that found something wrong is not. What
+# was skipped is named there, too, with the reason.
 TIMED_OUT := QueryCanceled|LockNotAvailable|TimeoutError|did not hold within
 GAVE_WAY := DeadlockDetected|SerializationFailure|tuple concurrently
 
