@@ -1,8 +1,8 @@
 """Compaction: the log of changes moves into the base, and what nobody needs any more goes.
 
-The new base is computed with DataFusion (which comes with deltalake) from the old base and the log, and committed as
-its successor; readers go on with the files they hold. A crash before the commit leaves files that a later vacuum
-removes, one after it a log that has more than it needs: both are harmless.
+The new base, or the part of it in which rows have changed, is computed with DataFusion (which comes with deltalake)
+from the old base and the log, and committed as its successor; readers go on with the files they hold. A crash before
+the commit leaves files that a later vacuum removes, one after it a log that has more than it needs: both are harmless.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from engine.mirror.state import (
     changes_of,
     floor,
     load,
+    ranged_column,
     relevant,
 )
 from engine.session.snapshots import Frontier, PgSnapshot
@@ -44,8 +45,8 @@ COMPACTION_MOST_ROWS = 2_000_000
 QUIET_ROWS, QUIET_RATIO = 1_000, 0.01
 """The same for a log that has not grown for a while: readers shall not go on merging what is no more changing."""
 
-SMALL_FILES = 32
-"""So many files of the log are made into few."""
+SMALL_FILES, SMALL_BYTES = 32, 32 << 20
+"""So many files of the log, or so many small ones of the base, are made into few."""
 
 
 def is_due(state: MirrorState, *, quiet: bool = False) -> bool:
@@ -73,7 +74,9 @@ async def compact(mirror: Mirror, place: Location, frontiers: Iterable[Frontier]
         if is_due(state, quiet=quiet):
             if await asyncio.to_thread(_damaged, place, state, base=True):
                 return
-            await asyncio.to_thread(_compact, place, state)
+            await asyncio.to_thread(compact_base, place, state)
+            if sum(file.size < SMALL_BYTES for file in state.base.files) > SMALL_FILES:
+                await asyncio.to_thread(base_of(place).optimize)
             async with mirror.writing(place):
                 await asyncio.to_thread(base_of(place).vacuum, mirror.held(base_of(place)), full=False)
             log.info("mirror_compacted", uri=place.uri, rows=state.base.rows, changes=state.changes.rows)
@@ -105,14 +108,44 @@ def lowest(snapshots: list[PgSnapshot]) -> PgSnapshot:
     return found
 
 
-def compacted_sql(state: MirrorState) -> str:
-    """The rows as of the end of the log, in DataFusion's dialect, out of mirror_base and mirror_log."""
+def compacted_sql(state: MirrorState, part: str | None = None) -> str:
+    """The rows as of the end of the log, in DataFusion's dialect, out of mirror_base and mirror_log.
+
+    With `part`, a condition that each changed row has met and meets, those that meet it.
+    """
     schema = arrow_schema(state.columns, "")
     columns = {field.name: MirrorColumn.of(field.type) for field in schema}
     xid = DATAFUSION.quote(XID)
     net = net_changes(DATAFUSION, "mirror_log", columns, state.to.condition(xid), state.snapshot.condition(xid))
-    rows = rows_as_of(DATAFUSION, "mirror_base", "mirror_net", columns, state.key, schema.names)
+    base = "mirror_base" if part is None else f"(SELECT * FROM mirror_base WHERE {part})"
+    rows = rows_as_of(DATAFUSION, base, "mirror_net", columns, state.key, schema.names)
     return f"WITH mirror_net AS ({net}) {rows}"
+
+
+def changed_part(state: MirrorState) -> str | None:
+    """The rows of the base among which those are that have changed, as a condition: values of its key from … to ….
+
+    None where most files of the base may have such rows, or do not say what they have. So what has been inserted at the
+    end of a large table, and changed there, is compacted without the rest.
+    """
+    column = ranged_column(state.identity, state.columns)
+    if column is None:
+        return None
+    name, xid = DATAFUSION.quote(column), DATAFUSION.quote(XID)
+    seen = f"({state.to.condition(xid)}) <> ({state.snapshot.condition(xid)})"
+    query = f"SELECT MIN({name}) AS lowest, MAX({name}) AS highest FROM mirror_log WHERE {seen}"
+    found = pa.table(cast(Any, QueryBuilder().register("mirror_log", state.changes.table).execute(query)))
+    ((lowest, highest),) = zip(*found.to_pydict().values(), strict=True)
+    if lowest is None:
+        return None
+    met = [
+        file
+        for file in state.base.files
+        if file.lowest is None or file.highest is None or (file.lowest <= highest and lowest <= file.highest)
+    ]
+    if sum(file.rows for file in met) > state.base.rows / 2:
+        return None
+    return f"{name} >= {lowest} AND {name} <= {highest}"
 
 
 def _damaged(place: Location, state: MirrorState, *, base: bool) -> bool:
@@ -121,10 +154,12 @@ def _damaged(place: Location, state: MirrorState, *, base: bool) -> bool:
     return (base and base_of(place).discard_damaged(state.base.files)) or found
 
 
-def _compact(place: Location, state: MirrorState) -> None:
+def compact_base(place: Location, state: MirrorState) -> None:
+    """Bring the log into the base. Raises WriteConflict, StorageFailed."""
     schema = arrow_schema(state.columns, "")
     query = QueryBuilder().register("mirror_base", state.base.table).register("mirror_log", state.changes.table)
-    reader = pa.RecordBatchReader.from_stream(cast(Any, query.execute(compacted_sql(state))))
+    part = changed_part(state)
+    reader = pa.RecordBatchReader.from_stream(cast(Any, query.execute(compacted_sql(state, part))))
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in reader:
@@ -133,7 +168,7 @@ def _compact(place: Location, state: MirrorState) -> None:
             )
 
     metadata = base_metadata(state.mirror, state.to, state.identity, state.columns)
-    base_of(place).overwrite(state.base, schema, batches(), metadata)
+    base_of(place).overwrite(state.base, schema, batches(), metadata, part=part)
 
 
 def _needed(state: MirrorState, bottom: PgSnapshot) -> list[Any]:

@@ -40,13 +40,15 @@ METADATA = "headwater"
 SHARED_RETENTION_HOURS = 1
 """How long files that no version needs any more stay where other servers may be reading them."""
 
+_STATISTICS = "delta.dataSkippingStatsColumns"
+
 # What a Delta log keeps of itself: one entry a second while changes arrive.
 _CONFIGURATION = {
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
     "delta.checkpointInterval": "50",
     # Of the log `__pgt_xid`, its first column. What stands for infinity has no text that every reader could parse.
-    "delta.dataSkippingStatsColumns": XID,
+    _STATISTICS: XID,
 }
 
 
@@ -86,7 +88,7 @@ class StorageFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A Parquet file of a version; `lowest` and `highest` bound its `__pgt_xid`, if it has that column."""
+    """A Parquet file of a version; `lowest` and `highest` bound what it has in the column with statistics, if known."""
 
     path: str
     rows: int
@@ -224,13 +226,14 @@ class Location:
 
     def _files(self, table: DeltaTable) -> tuple[StoredFile, ...]:
         actions = pa.table(cast(Any, table.get_add_actions(flatten=True))).to_pylist()
+        bounded = table.metadata().configuration.get(_STATISTICS)
         return tuple(
             StoredFile(
                 unquote(action["path"]),
                 action["num_records"],
                 action["size_bytes"],
-                action.get("min.__pgt_xid"),
-                action.get("max.__pgt_xid"),
+                action.get(f"min.{bounded}"),
+                action.get(f"max.{bounded}"),
             )
             for action in actions
         )
@@ -300,15 +303,21 @@ class Location:
         batches: Iterable[pa.RecordBatch],
         metadata: Mapping[str, Any],
         mark: Mark | None = None,
+        *,
+        part: str | None = None,
+        statistics: str | None = None,
     ) -> DeltaTable:
         """Replace all rows, as the successor of `base` if that is given, and of whatever is there if not.
 
-        Raises WriteConflict, StorageFailed.
+        With `part`, a condition that all of `batches` meet, only the rows that meet it: files without any stay. The
+        files of a new table say what they have in the column `statistics` at least and at most. Raises WriteConflict,
+        StorageFailed.
         """
         if base is None:
-            self._make_writable()
+            self._make_writable(statistics)
         target = base.table if base else self.uri
-        return self._write(target, pa.RecordBatchReader.from_batches(schema, batches), "overwrite", metadata, mark)
+        data = pa.RecordBatchReader.from_batches(schema, batches)
+        return self._write(target, data, "overwrite", metadata, mark, part=part, statistics=statistics)
 
     def append(
         self, base: Committed, table: pa.Table, metadata: Mapping[str, Any], mark: Mark | None = None
@@ -317,16 +326,25 @@ class Location:
         return self._write(base.table, table, "append", metadata, mark)
 
     def _write(
-        self, target: Any, data: Any, mode: Any, metadata: Mapping[str, Any], mark: Mark | None = None
+        self,
+        target: Any,
+        data: Any,
+        mode: Any,
+        metadata: Mapping[str, Any],
+        mark: Mark | None = None,
+        *,
+        part: str | None = None,
+        statistics: str | None = None,
     ) -> DeltaTable:
         with _as_our_errors():
             write_deltalake(
                 target,
                 data,
                 mode=mode,
-                schema_mode="overwrite" if mode == "overwrite" else None,
+                schema_mode="overwrite" if mode == "overwrite" and part is None else None,
+                predicate=part,
                 storage_options=dict(self.options) or None,
-                configuration=None if mode == "append" else self.keeping.configuration,
+                configuration=None if mode == "append" else self._configuration(statistics),
                 writer_properties=_writer_properties(data.schema),
                 commit_properties=_commit_properties(metadata, mark),
             )
@@ -334,12 +352,18 @@ class Location:
             return target
         return DeltaTable(self.uri, storage_options=dict(self.options) or None)
 
-    def _make_writable(self) -> None:
+    def _configuration(self, statistics: str | None) -> Mapping[str, str]:
+        return {**self.keeping.configuration, _STATISTICS: statistics} if statistics else self.keeping.configuration
+
+    def _make_writable(self, statistics: str | None) -> None:
         """A log that cannot be read cannot be continued. The files go with the next vacuum."""
         if not self.remote:
             Path(self.uri).mkdir(parents=True, exist_ok=True)
         try:
-            DeltaTable(self.uri, storage_options=dict(self.options) or None)
+            table = DeltaTable(self.uri, storage_options=dict(self.options) or None)
+            wanted = self._configuration(statistics).get(_STATISTICS)
+            if wanted and table.metadata().configuration.get(_STATISTICS) != wanted:
+                table.alter.set_table_properties({_STATISTICS: wanted})  # to replace all rows does not do that
         except TableNotFoundError:
             return
         except (DeltaError, ValueError) as error:

@@ -27,6 +27,7 @@ from engine.mirror.state import (
     changes_of,
     declared,
     load,
+    ranged_column,
 )
 from engine.session.snapshots import PgSnapshot
 from sql.base.columns import Source
@@ -106,7 +107,8 @@ class InitialLoads:
                 failure: list[BaseException] = []
                 metadata = base_metadata(mirror, here, identity, columns)
                 try:
-                    base_of(place).overwrite(None, schema, watched(batches, failure), metadata)
+                    ranged = ranged_column(identity, columns)
+                    base_of(place).overwrite(None, schema, watched(batches, failure), metadata, statistics=ranged)
                 except DeltaError as error:
                     if failure:
                         raise failure[0] from error

@@ -70,8 +70,7 @@ class MirrorState:
     @property
     def key(self) -> tuple[str, ...]:
         """What tells rows apart, the primary key or another; () if there is none or not all of it is in the mirror."""
-        key = tuple(json.loads(self.identity)["key"] or ())
-        return key if set(key) <= set(self.columns) else ()
+        return key_of(self.identity, self.columns)
 
     def covers(self, snapshot: PgSnapshot, frontier: Frontier | None) -> bool:
         """Whether the rows as of a snapshot, and the changes since a frontier, can be told."""
@@ -79,6 +78,24 @@ class MirrorState:
         return all(self.since.within(each) for each in lowest) and all(
             each.within(self.to) for each in (self.snapshot, snapshot)
         )
+
+
+def key_of(identity: str | None, columns: Mapping[str, str]) -> tuple[str, ...]:
+    """What tells the rows of a mirror apart, by what it is a copy of and its columns; () if nothing does."""
+    key = tuple(json.loads(identity)["key"] or ()) if identity else ()
+    return key if set(key) <= set(columns) else ()
+
+
+def ranged_column(identity: str | None, columns: Mapping[str, str]) -> str | None:
+    """The column of the key by whose values the files of the base are told apart, None if it has no integers.
+
+    Delta takes a list of names for the columns that have statistics, so that not every name can be one.
+    """
+    schema = arrow_schema(columns, "")
+    for name in key_of(identity, columns):
+        if pa.types.is_integer(schema.field(name).type) and name.isidentifier() and name.isascii():
+            return name
+    return None
 
 
 def floor(frontier: Frontier) -> PgSnapshot:

@@ -204,6 +204,80 @@ class TestCompaction:
             assert version.reused
             assert texts(contents(version, "id", "v", "f")) == texts(expected)
 
+    @pytest.mark.parametrize(
+        ("key", "columns"),
+        [
+            ("id", "id int PRIMARY KEY, v text"),
+            ('"Id"', '"Id" bigint PRIMARY KEY, v text'),
+            ('"Id-and"', '"Id-and" bigint PRIMARY KEY, v text'),
+            ("id", "id smallint, v text, PRIMARY KEY (v, id)"),
+            ("id", "id text PRIMARY KEY, v text"),
+        ],
+    )
+    async def test_files_without_changed_rows_stay(
+        self, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, key: str, columns: str
+    ) -> None:
+        monkeypatch.setattr(compaction, "COMPACTION_ROWS", 0)
+        monkeypatch.setattr(compaction, "COMPACTION_RATIO", 0)
+        name = key.strip('"')
+        await laboratory.run(
+            f"CREATE TABLE public.x ({columns})", "INSERT INTO public.x SELECT i, 'v' FROM generate_series(1, 100) i"
+        )
+        await laboratory.capture("x", [name, "v"], keyed=True)
+        await laboratory.rows(name, "v", table="x")
+        place = laboratory.mirror.place("lab", (await laboratory.source("x")).oid)
+
+        async def kept(*statements: str) -> list[bool]:
+            """Of each file of the base, whether it is there still when the changes have been compacted."""
+            before = load(place)
+            await laboratory.run(*statements)
+            await laboratory.rows(name, "v", table="x")
+            await compact(laboratory.mirror, place, [])
+            after = load(place)
+            assert before is not None and after is not None and after.snapshot == after.to
+            found = await laboratory.connection.fetch("SELECT * FROM public.x")
+            async with laboratory.at(name, "v", table="x") as version:
+                assert version.reused
+                assert texts(contents(version, name, "v")) == texts([tuple(row) for row in found])
+            return [file in after.base.files for file in sorted(before.base.files, key=lambda file: -file.rows)]
+
+        ranged = name.isidentifier() and "id text" not in columns
+        last, first = f"{key} = (SELECT max({key}) FROM public.x)", f"{key} = (SELECT min({key}) FROM public.x)"
+        assert await kept("INSERT INTO public.x SELECT i, 'v' FROM generate_series(200, 220) i") == [ranged]
+        if not ranged:
+            return
+        assert await kept(f"UPDATE public.x SET v = 'w' WHERE {last}") == [True, False]
+        assert await kept(f"DELETE FROM public.x WHERE {last}", "INSERT INTO public.x VALUES (150, 'w')") == [
+            True,
+            False,
+        ]
+        assert await kept(f"UPDATE public.x SET {key} = 250 WHERE {key} = 210") == [True, False]
+        assert not any(await kept(f"UPDATE public.x SET {key} = -{key} WHERE {first} OR {last}"))
+        assert not any(await kept("TRUNCATE public.x"))
+        assert all(await kept("INSERT INTO public.x VALUES (7, 'v')"))
+
+    async def test_small_files_of_a_base_that_grows_are_made_into_few(
+        self, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(compaction, "COMPACTION_ROWS", 0)
+        monkeypatch.setattr(compaction, "COMPACTION_RATIO", 0)
+        monkeypatch.setattr(compaction, "SMALL_FILES", 3)
+        await laboratory.run("CREATE TABLE public.x (id int PRIMARY KEY)")
+        await laboratory.capture("x", ["id"], keyed=True)
+        await laboratory.rows("id", table="x")
+        place = laboratory.mirror.place("lab", (await laboratory.source("x")).oid)
+        files = []
+        for i in range(8):
+            await laboratory.run(f"INSERT INTO public.x VALUES ({i})")
+            await laboratory.rows("id", table="x")
+            await compact(laboratory.mirror, place, [])
+            state = load(place)
+            assert state is not None and state.base.rows == i + 1
+            files.append(len(state.base.files))
+        assert files == [1, 2, 3, 4, 1, 2, 3, 4]
+        async with laboratory.at("id", table="x") as version:
+            assert version.reused and contents(version, "id") == [(i,) for i in range(8)]
+
     async def test_short_log_is_compacted_when_it_has_stayed_quiet(
         self, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
