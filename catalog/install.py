@@ -44,7 +44,7 @@ LOCK_SECONDS = 10.0
 """So long the tables of a catalog are tried for. Who waits behind can do nothing about a prepared transaction."""
 
 GIVES_WAY_AFTER = 0.5
-"""Seconds that an installation waits for one lock before it lets go of all and begins again.
+"""Seconds that an installation first waits for one lock before it lets go of all and begins again; then twice as many.
 
 Workers and users read the tables and views whose triggers and texts it makes, in orders of their own. This is less than
 `deadlock_timeout` by default, so that of two that wait for each other it is the installation that gives way.
@@ -392,7 +392,8 @@ async def _install_and_commit(
             reraise=True,
         ):
             with attempt:
-                changed = await _attempt(session, scripts, system, schema, anew=anew)
+                patience = GIVES_WAY_AFTER * 2 ** (attempt.retry_state.attempt_number - 1)
+                changed = await _attempt(session, scripts, system, schema, anew=anew, patience=patience)
     except SqlError as error:
         if not _gave_way(error):
             raise
@@ -408,10 +409,12 @@ def _gave_way(error: BaseException) -> bool:
     return isinstance(error, SqlError) and error.sqlstate in {"55P03", "40P01"}
 
 
-async def _attempt(session: ScriptSession, scripts: Scripts, system: System, schema: str | None, *, anew: bool) -> bool:
+async def _attempt(
+    session: ScriptSession, scripts: Scripts, system: System, schema: str | None, *, anew: bool, patience: float
+) -> bool:
     await session.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
-        changed = await install_in_transaction(session, scripts, system=system, schema=schema, anew=anew)
+        changed = await _install(session, scripts, system, schema, anew=anew, patience=patience)
         await session.execute("COMMIT")
     except BaseException:
         await session.execute("ROLLBACK")
@@ -444,22 +447,16 @@ async def _present_states(session: SqlSession, schemas: Iterable[str]) -> tuple[
     return [str(row[0]) for row in rows], bool(rows[0][1]), str(rows[0][2])
 
 
-async def install_in_transaction(
-    session: ScriptSession,
-    scripts: Scripts | None = None,
-    *,
-    system: System = STREAM_TABLES,
-    schema: str | None = None,
-    anew: bool = False,
+async def _install(
+    session: ScriptSession, scripts: Scripts, system: System, schema: str | None, *, anew: bool, patience: float
 ) -> bool:
-    """Like `install`, inside the session's READ COMMITTED transaction. Returns whether there was anything to do."""
-    scripts = scripts or bundled_scripts(system)
+    """Install inside the session's READ COMMITTED transaction. Returns whether there was anything to do."""
     await session.execute("SET LOCAL client_min_messages = warning")
     await session.execute("SET LOCAL check_function_bodies = off")
     await session.execute(f"SET LOCAL search_path = {PINNED_PATH}")
     await session.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
     await _lock(session, system)
-    await session.execute(f"SET LOCAL lock_timeout = '{GIVES_WAY_AFTER}s'")
+    await session.execute(f"SET LOCAL lock_timeout = '{patience}s'")
     place = schema or await _place(session, system)
     await _check_rights(session, system, place)
     await check_owners(session, system, place)
