@@ -256,6 +256,20 @@ class TestCompaction:
         assert not any(await kept("TRUNCATE public.x"))
         assert all(await kept("INSERT INTO public.x VALUES (7, 'v')"))
 
+    async def test_files_say_what_they_have_of_the_key_that_a_table_has_now(self, laboratory: Laboratory) -> None:
+        await laboratory.run(
+            "CREATE TABLE public.x (id int PRIMARY KEY, n bigint NOT NULL)",
+            "INSERT INTO public.x SELECT i, 100 * i FROM generate_series(1, 9) i",
+        )
+        await laboratory.capture("x", ["id", "n"], keyed=True)
+        place = laboratory.mirror.place("lab", (await laboratory.source("x")).oid)
+        for key, bounds in (("id", (1, 9)), ("n", (100, 900)), ("id", (1, 9))):
+            await laboratory.run(f"ALTER TABLE public.x DROP CONSTRAINT x_pkey, ADD PRIMARY KEY ({key})")
+            await laboratory.rows("id", "n", table="x")
+            state = load(place)
+            assert state is not None and state.key == (key,)
+            assert [(file.lowest, file.highest) for file in state.base.files] == [bounds]
+
     async def test_small_files_of_a_base_that_grows_are_made_into_few(
         self, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
