@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import asyncpg
 import structlog
 from deltalake.exceptions import DeltaError
@@ -25,12 +27,15 @@ CONFLICTS = 3
 
 
 async def attempted(
-    connected: Connections, publication: Publication, known: Published | None
+    connected: Connections, publication: Publication, known: Published | None, count: Callable[[int, int], None]
 ) -> tuple[Published | None, str | None]:
-    """Bring a publication up to date: its table, where it is known then, and what went wrong, None if nothing did."""
+    """Bring a publication up to date: its table, where it is known then, and what went wrong, None if nothing did.
+
+    `count` is told of each commit: how many rows it has written, and removed.
+    """
     for _ in range(CONFLICTS):
         try:
-            return await Publishing(connected, publication, known).bring_up_to_date(), None
+            return await Publishing(connected, publication, count, known).bring_up_to_date(), None
         except WriteConflict as error:
             log.info("publication overtaken", stream_table=publication.name, error=str(error))
             known = None

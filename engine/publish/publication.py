@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -97,6 +97,8 @@ class Publishing:
 
     connected: Connections
     publication: Publication
+    count: Callable[[int, int], None]
+    """Told of each commit: how many rows it has written, and removed."""
     found: Published | None = None
     """Its Delta table, if that is known from the attempt before."""
 
@@ -169,9 +171,16 @@ class Publishing:
             metadata = self._metadata(number, state.name, position, state.frontier, state.data_timestamp)
             place, marked = self._place, Mark(here.generation, number)
             failure: list[BaseException] = []
+            written = 0
+
+            def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                nonlocal written
+                for batch in batches:
+                    written += batch.num_rows
+                    yield batch
 
             def write(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> DeltaTable:
-                rows = watched(finite(batches), failure)
+                rows = watched(finite(counted(batches)), failure)
                 try:
                     if found is None:
                         return place.create(schema, rows, metadata, marked)
@@ -185,6 +194,7 @@ class Publishing:
                 table = await extract(connect, connection, source, seen, columns, write, certain=True)
             except pa.ArrowInvalid as error:
                 raise _unpublishable(error, list(state.columns)) from error
+        self.count(written, 0)
         published = Published(table, number, position)
         await self._note(connection, published, snapshot, state.data_timestamp)
         return published
@@ -226,12 +236,16 @@ class Publishing:
         marked = Mark(self.publication.generation, number)
         base = Committed.of(found.table)
         if only_adds(step.images):
-            self._place.append(base, added(step.images), metadata, marked)
+            rows = added(step.images)
+            self._place.append(base, rows, metadata, marked)
+            self.count(rows.num_rows, 0)
         else:
             changes = net_changes(step.images)
             if changes.num_rows == 0:
                 return found
             self._place.merge(base, changes, ROW_ID, GONE, metadata, marked)
+            gone = pc.sum(changes[GONE]).as_py()
+            self.count(changes.num_rows - gone, gone)
         return Published(found.table, number, step.position)
 
     def _metadata(

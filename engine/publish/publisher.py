@@ -23,6 +23,7 @@ from engine.imports import freeze_imported
 from engine.object_store import storage_message
 from engine.publish.places import Places, check_installed
 from engine.publish.publications import Publication, publications
+from engine.publish.tally import PUBLISHED
 from engine.session.background_worker import ended
 from engine.session.backoff import Backoff
 from engine.session.leader_election import Candidate, beat
@@ -139,6 +140,7 @@ class Publisher(Candidate):
         if error is None:
             self._troubles.over(str(number))
         else:
+            PUBLISHED.failures[self.pool.database, number] += 1
             self._known.pop(number, None)
             pause = self._troubles.note(str(number), self.clock())
             logger.warning("not published", stream_table=publication.name, error=error, again_in=pause)
@@ -165,9 +167,10 @@ class Publisher(Candidate):
         attempt = await asyncio.to_thread(import_module, "engine.publish.attempt")
         freeze_imported()
         known = self._known.get(publication.publication_id)
+        count = partial(PUBLISHED.commit, (self.pool.database, publication.publication_id))
         connected = self._idle.pop() if self._idle else attempt.Connections(self.pool.connect)
         try:
-            found, error = await attempt.attempted(connected, publication, known)
+            found, error = await attempt.attempted(connected, publication, known, count)
         finally:
             self._idle.append(connected)
         if error is None and found is not None:

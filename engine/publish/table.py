@@ -39,10 +39,12 @@ _KEEPING = Keeping(
         "delta.deletedFileRetentionDuration": f"interval {RETENTION_HOURS} hours",
         "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
         "delta.targetFileSize": str(TARGET_FILE_BYTES),
-        # Of all columns, the row's id among them, which is the last.
-        "delta.dataSkippingNumIndexedCols": "-1",
+        # By which files with changed rows are found. Those of other columns would mislead readers: deltalake writes
+        # decimals as floats, and where a column of floats has none it reads that as no row at all.
+        "delta.dataSkippingStatsColumns": "__pgt_row_id",
     },
     RETENTION_HOURS,
+    text_statistics=False,
 )
 
 _PATIENCE = {"connect_timeout": "5s", "timeout": "15s", "max_retries": "1", "retry_timeout": "15s"}

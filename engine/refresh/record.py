@@ -46,6 +46,8 @@ class Job:
     """When it began, as `enqueued`."""
     began: float | None = None
     """The same as `time.perf_counter()` was then."""
+    claim: float = 0.0
+    """Seconds for which those give way to it who refresh one of several stream tables by hand."""
 
     @property
     def seconds(self) -> float | None:

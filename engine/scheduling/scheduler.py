@@ -95,6 +95,12 @@ MOST_BUSY = 5.0
 TOLD_BUSY = 4
 """After so many times in a row that is logged."""
 
+CLAIMING_BUSY = 4
+"""After so many, and then after twice as many each time, those who refresh by hand give way to a unit."""
+
+MOST_CLAIM = 60.0
+"""Most seconds that they do (`pgtrickle._give_way`)."""
+
 LONG_SECONDS = 0.5
 """From then on it is written down that a job waits, or is being done."""
 
@@ -638,6 +644,7 @@ class Scheduler:
 
     async def _refreshed(self, due: _Due) -> Turn:
         """Refresh one unit. Afterwards it has all changes up to the position at which it was found due."""
+        due.job.claim = claim_after(max(pace.busy for pace in due.paces))
         try:
             turn = await self.refresh(due.unit, due.job, self._limit)
         except (SqlError, OSError) as error:
@@ -719,6 +726,19 @@ class Scheduler:
                             break
         except (SqlError, OSError) as error:
             logger.warning("cleanup failed", database=self.pool.database, error=str(error))
+
+
+def claim_after(busy: int) -> float:
+    """Seconds for which those give way to a unit who refresh its members by hand, after it was found busy so often.
+
+    They wait for it, so it is rare, and is for long only where refreshes are: each claim lasts twice as long as the
+    one before, and comes after twice as many attempts.
+
+    >>> [claim_after(busy) for busy in (0, 3, 4, 5, 8, 64, 1024)]
+    [0.0, 0.0, 2.0, 0.0, 4.0, 32.0, 60.0]
+    """
+    is_time = busy >= CLAIMING_BUSY and busy.bit_count() == 1
+    return min(busy / 2, MOST_CLAIM) if is_time else 0.0
 
 
 _CHANGED = "SELECT * FROM pgtrickle._changed_stream_tables($1::bigint, $2::bigint[])"

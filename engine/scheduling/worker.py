@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import structlog
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_fixed,
+    wait_random_exponential,
+)
 
 from catalog.session import SqlError
 from catalog.values import Action, Initiator
@@ -45,6 +52,9 @@ MOST_LOSSES = 3
 
 RECOVERY_SECONDS = 120.0
 """How long a connection to PostgreSQL, which recovers from a crash, is tried for."""
+
+CLAIM_PAUSE = 0.02
+"""Seconds between attempts while others give way."""
 
 CONTENTION = frozenset({"55P03", "40001", "40P01"})
 """Somebody else refreshes or changes the stream table right now; the next look sees what they left."""
@@ -97,7 +107,10 @@ async def refresh(session: PooledSession, task: Task, spark: Spark) -> Turn:
     What somebody keeps locked is left to a later look: meanwhile others can be refreshed.
     """
     try:
-        worked = await _refresh(session, task, spark)
+        if task.together and task.job is not None and task.job.claim > 0:
+            worked = await _refresh_in_turn(session, task, spark, task.job.claim)
+        else:
+            worked = await _refresh(session, task, spark)
         await _enter_immediate(session, task, spark)
     except HeldBack:
         return Turn.HELD_BACK
@@ -113,6 +126,29 @@ async def refresh(session: PooledSession, task: Task, spark: Spark) -> Turn:
         await _note_failure(session, task, failure)
         raise failure from error
     return Turn.WORKED if worked else Turn.NOTHING
+
+
+async def _refresh_in_turn(session: PooledSession, task: Task, spark: Spark, seconds: float) -> bool:
+    """Refresh while those give way who refresh or change a member by hand, within so many seconds.
+
+    A transaction with one snapshot cannot wait for who has one of them: it would not see what he leaves. So it begins
+    when nobody has, and nobody comes any more. Raises HeldBack and SqlError as `_refresh`.
+    """
+    try:
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception(lambda error: isinstance(error, SqlError) and contended(error)),
+            wait=wait_fixed(CLAIM_PAUSE),
+            stop=stop_after_delay(seconds),
+            reraise=True,
+        ):
+            with attempt:
+                await session.fetch("SELECT pgtrickle._claim_turn($1::bigint[])::text", list(task.members))
+                await _lock_members(session, task.members)  # only to see whether it can be done
+                return await _refresh(session, task, spark)
+        raise AssertionError("it raises the error of the last attempt")
+    finally:
+        if not session.lost:
+            await session.fetch("SELECT pg_catalog.pg_advisory_unlock_all()::text")
 
 
 async def _refresh(session: PooledSession, task: Task, spark: Spark) -> bool:

@@ -49,6 +49,7 @@ SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_database_size(pg_catalog.current_
        pg_catalog.to_regclass('pgtrickle.pgt_leases') IS NOT NULL AS has_leases,
        pg_catalog.to_regprocedure('pgtrickle.xmin_holders()') IS NOT NULL AS has_monitoring,
        pg_catalog.to_regclass('pgtrickle.pgt_stat_progress_refresh') IS NOT NULL AS has_progress,
+       pg_catalog.to_regclass('pgtrickle.pgt_publications') IS NOT NULL AS has_publications,
        {IS_UNINSTALLED} AS uninstalled
 """
 """A user may have made schemas that look like ours: nothing but PostgreSQL's own catalog is read here."""
@@ -144,6 +145,12 @@ JOIN pg_catalog.pg_class c ON c.oid = g.source_relid JOIN pg_catalog.pg_namespac
 ORDER BY n.nspname, c.relname
 """
 
+_PUBLICATIONS = """
+SELECT pgt_schema || '.' || pgt_name AS name, location, state, version, unpublished_refreshes AS unpublished, lag,
+       last_error AS error
+FROM pgtrickle.pgt_publications
+"""
+
 _FAILED_REQUESTS = """
 SELECT kind || ': ' || coalesce(error_state || ' ', '') || error FROM pgtrickle.pgt_request_errors
 ORDER BY request_id DESC LIMIT 5
@@ -163,6 +170,7 @@ class _Overview:
     """Whether it says what subscriptions and its own tables take, and who keeps old rows."""
     has_progress: bool
     """Whether it shows refreshes under way."""
+    has_publications: bool
     uninstalled: bool
     """Whether stream tables have been dropped, with all that tells of them."""
 
@@ -256,6 +264,18 @@ class _Source:
     error: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Publication:
+    name: str
+    location: str
+    state: str
+    version: int | None
+    unpublished: int | None
+    """Refreshes; None where none are kept for it."""
+    lag: timedelta
+    error: str | None
+
+
 @dataclass(slots=True)
 class _Database:
     name: str
@@ -267,6 +287,7 @@ class _Database:
     under_way: list[_UnderWay] = field(default_factory=list)
     subscriptions: list[_Subscription] = field(default_factory=list)
     sources: list[_Source] = field(default_factory=list)
+    publications: list[_Publication] = field(default_factory=list)
     failed_requests: list[str] = field(default_factory=list)
     own_tables: _OwnTables | None = None
     holding: list[str] = field(default_factory=list)
@@ -294,6 +315,8 @@ def show(running: Running, data: DataDirectory, postgres: PostgresUrl | None, co
         console.print(_subscription_table(databases))
     if any(database.sources for database in databases):
         console.print(_source_table(databases))
+    if any(database.publications for database in databases):
+        console.print(_publication_table(databases))
     for line in _errors(databases):
         console.print(line, style="red", markup=False, highlight=False)
 
@@ -352,6 +375,8 @@ def _database(connection: psycopg.Connection[tuple[object, ...]], name: str) -> 
         subscriptions = _SUBSCRIPTIONS if overview.has_monitoring else _SUBSCRIPTIONS_OF_EARLIER_VERSIONS
         found.subscriptions = _fetch(connection, _Subscription, subscriptions)
         found.sources = _fetch(connection, _Source, _SOURCES)
+    if overview.has_publications:
+        found.publications = _fetch(connection, _Publication, _PUBLICATIONS)
     return found
 
 
@@ -537,6 +562,25 @@ def _source_table(databases: list[_Database]) -> Table:
     return table
 
 
+def _publication_table(databases: list[_Database]) -> Table:
+    table = Table(title="Publications", title_justify="left")
+    for heading in ("database", "stream table", "location", "state", "version", "unpublished refreshes", "lag"):
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("database", "stream table"))
+    for database in databases:
+        for row in database.publications:
+            colour = "red" if row.error else "green"
+            table.add_row(
+                escape(database.name),
+                escape(row.name),
+                escape(row.location),
+                f"[{colour}]{row.state}[/]",
+                "" if row.version is None else str(row.version),
+                "" if row.unpublished is None else str(row.unpublished),
+                f"{row.lag.total_seconds():.1f} s",
+            )
+    return table
+
+
 def _last_refresh(row: _StreamTable) -> str:
     if row.action is None:
         return "none"
@@ -557,6 +601,10 @@ def _errors(databases: list[_Database]) -> Iterator[str]:
         for source in database.sources:
             if source.error:
                 yield f"{database.name}: source {source.name} does not tick: {source.error}"
+        for publication in database.publications:
+            if publication.error:
+                where = f"{publication.name} is not published to {publication.location}"
+                yield f"{database.name}: {where}: {publication.error}"
         for text in database.holding:
             yield f"{database.name}: {text}"
         for text in database.failed_requests:

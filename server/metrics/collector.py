@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from engine.publish.tally import PublicationKey
 from engine.session.pool import DatabasePool
 from server import __version__
 from server.metrics.database_facts import DatabaseFacts
@@ -50,7 +51,8 @@ class Collector:
         self._relay(found)
         self._spark(found)
         names = self._databases(found)
-        self._refreshes(found, names)
+        self._refreshes(found, names.stream_tables)
+        self._published(found, names.publications)
         return found
 
     async def ask(self) -> None:
@@ -106,10 +108,10 @@ class Collector:
 
     # -- databases -------------------------------------------------------------------------------------------------
 
-    def _databases(self, found: Families) -> dict[tuple[str, int], str]:
-        """What databases have said; the names of the stream tables that have series of their own."""
+    def _databases(self, found: Families) -> _Names:
+        """What databases have said; the names of what has series of its own."""
         shown = _Budget(self.most)
-        names: dict[tuple[str, int], str] = {}
+        names = _Names()
         for database, facts in sorted(self.facts.items()):
             busy_and_idle, idle, limit = facts.pool.connections
             found.add("headwater_engine_pool_connections", busy_and_idle - idle, database, "busy")
@@ -120,7 +122,7 @@ class Collector:
             found.add("headwater_database_unanswered", facts.facts.failed, database)
             if facts.answered_at is not None:
                 found.add("headwater_database_age_seconds", time.monotonic() - facts.answered_at, database)
-                names |= _told(found, shown, database, facts.facts.rows)
+                _told(found, shown, names, database, facts.facts.rows)
         shown.left_out["databases"] = max(len(self.pools()) - self.most, 0)
         for kind, number in shown.left_out.items():
             found.add("headwater_left_out", number, kind)
@@ -146,6 +148,25 @@ class Collector:
                     "headwater_refresh_duration_seconds", durations.cumulative(), durations.seconds, *labels
                 )
 
+    def _published(self, found: Families, names: Mapping[PublicationKey, tuple[str, str]]) -> None:
+        """What this server has published; of what it knows from zero on, else the first one would be no increase."""
+        counted = self._figures.published
+        for key in names.keys() | counted.commits.keys() | counted.failures.keys():
+            labels = (key[0] if key[0] in self.facts else OTHER, *names.get(key, (OTHER, OTHER)))
+            found.count("headwater_publication_commits", counted.commits[key], *labels)
+            found.count("headwater_publication_rows", counted.written[key], *labels, "written")
+            found.count("headwater_publication_rows", counted.removed[key], *labels, "removed")
+            found.count("headwater_publication_failures", counted.failures[key], *labels)
+
+
+@dataclass(slots=True)
+class _Names:
+    """What has series of its own, by database and number."""
+
+    stream_tables: dict[tuple[str, int], str] = field(default_factory=dict)
+    publications: dict[PublicationKey, tuple[str, str]] = field(default_factory=dict)
+    """The stream table, and the location."""
+
 
 @dataclass(slots=True)
 class _Budget:
@@ -166,8 +187,8 @@ class _Budget:
 
 
 def _told(
-    found: Families, shown: _Budget, database: str, rows: Mapping[str, list[tuple[Any, ...]]]
-) -> dict[tuple[str, int], str]:
+    found: Families, shown: _Budget, names: _Names, database: str, rows: Mapping[str, list[tuple[Any, ...]]]
+) -> None:
     for size, sessions, _ in rows.get("database", ()):
         found.add("headwater_database_size_bytes", size, database)
         found.add("headwater_database_sessions", sessions, database)
@@ -185,21 +206,21 @@ def _told(
         found.add("headwater_subscription_lag_seconds", lag, database)
     _queues(found, shown, database, rows)
     _registers(found, shown, database, rows)
-    return _stream_tables(found, shown, database, rows)
+    _stream_tables(found, shown, names, database, rows)
+    _publications(found, shown, names, database, rows)
 
 
 def _stream_tables(
-    found: Families, shown: _Budget, database: str, rows: Mapping[str, list[tuple[Any, ...]]]
-) -> dict[tuple[str, int], str]:
+    found: Families, shown: _Budget, names: _Names, database: str, rows: Mapping[str, list[tuple[Any, ...]]]
+) -> None:
     statuses = dict(rows.get("statuses", ()))
     for status in ("INITIALIZING", "ACTIVE", "SUSPENDED", "ERROR"):
         found.add("headwater_stream_tables", statuses.get(status, 0), database, status.lower())
     buffers = {name: (pending, size) for name, pending, size in rows.get("buffers", ())}
-    names = {}
     known = rows.get("stream_tables", ())
     for row in shown.take("stream tables", known, sum(statuses.values()) if known else 0):
         pgt_id, status, errors, staleness, lag, stale, name, mode = row
-        names[database, pgt_id] = name
+        names.stream_tables[database, pgt_id] = name
         labels = (database, name)
         pending, size = buffers.get(name, (0 if mode in ("FULL", "IMMEDIATE") else None, None))
         found.add("headwater_stream_table_lag_seconds", lag, *labels)
@@ -212,7 +233,17 @@ def _stream_tables(
     for name, changes, held, _ in shown.take("histories", rows.get("histories", ())):
         found.add("headwater_history_changes", changes, database, name)
         found.add("headwater_history_held_seconds", held, database, name)
-    return names
+
+
+def _publications(
+    found: Families, shown: _Budget, names: _Names, database: str, rows: Mapping[str, list[tuple[Any, ...]]]
+) -> None:
+    for number, name, location, failing, refreshes, lag in shown.take("publications", rows.get("publications", ())):
+        labels = (database, name, location)
+        names.publications[database, number] = (name, location)
+        found.add("headwater_publication_lag_seconds", lag, *labels)
+        found.add("headwater_publication_unpublished_refreshes", refreshes, *labels)
+        found.add("headwater_publication_failing", failing, *labels)
 
 
 def _queues(found: Families, shown: _Budget, database: str, rows: Mapping[str, list[tuple[Any, ...]]]) -> None:

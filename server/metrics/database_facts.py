@@ -81,6 +81,14 @@ SELECT name, changes, pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()
 FROM pgtrickle.history_status() ORDER BY name LIMIT $1::bigint
 """
 
+_PUBLICATIONS = """
+SELECT p.publication_id, s.pgt_schema || '.' || s.pgt_name, p.location, p.error IS NOT NULL, u.refreshes,
+       greatest(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - u.since), 0)
+FROM pgtrickle.pgt_published p JOIN pgtrickle.pgt_definitions s USING (pgt_id)
+CROSS JOIN LATERAL pgtrickle._unpublished(p.publication_id) u
+ORDER BY p.publication_id LIMIT $1::bigint
+"""
+
 _QUEUES = """
 SELECT queue_name, depth, coalesce(pg_catalog.date_part('epoch', oldest_msg_age), 0),
        pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - last_tick_time), last_tick_id, dlq_count
@@ -185,6 +193,7 @@ class DatabaseFacts:
             await self._question(session, found, "mirrors", _MIRRORS)
             await self._question(session, found, "subscriptions", _SUBSCRIPTIONS)
             await self._question(session, found, "histories", _HISTORIES, most)
+            await self._question(session, found, "publications", _PUBLICATIONS, most)
         if queues:
             await self._question(session, found, "queues", _QUEUES, most)
             await self._question(session, found, "consumers", _CONSUMERS, most)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from server.metrics.families import Described
 
 _TABLE = ("database", "stream_table")
+_PUBLICATION = (*_TABLE, "location")
 
 _ALL = [
     ("headwater_info", "gauge", ("version",), "1; the version of the server."),
@@ -104,6 +105,17 @@ _ALL = [
     ("headwater_subscription_lag_seconds", "gauge", ("database",), "How long the oldest of that has been waiting."),
     ("headwater_history_changes", "gauge", ("database", "relation"), "Changes that a retained history holds."),
     ("headwater_history_held_seconds", "gauge", ("database", "relation"), "How far back it reaches."),
+    ("headwater_publication_lag_seconds", "gauge", _PUBLICATION, "For how long it has lacked a change, else 0."),
+    ("headwater_publication_unpublished_refreshes", "gauge", _PUBLICATION, "Refreshes that are kept for it."),
+    ("headwater_publication_failing", "gauge", _PUBLICATION, "1 while its last attempt has failed."),
+    ("headwater_publication_commits", "counter", _PUBLICATION, "Commits of its Delta table by this server."),
+    (
+        "headwater_publication_rows",
+        "counter",
+        (*_PUBLICATION, "change"),
+        "Rows written and removed by them. Contents that are replaced are written as a whole.",
+    ),
+    ("headwater_publication_failures", "counter", _PUBLICATION, "Attempts of this server that failed."),
 ]
 
 DESCRIBED = {each[0]: Described(*each) for each in _ALL}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from engine.publish.tally import PUBLISHED, PublicationTally
 from engine.refresh.tally import TALLY, Tally
 from engine.spark.tally import SparkLoad
 from server.protocol import messages as m
@@ -26,6 +27,7 @@ class Figures:
     """Clients that are connected, by state."""
     relay: RelayCounts = field(default_factory=RelayCounts)
     tally: Tally = field(default_factory=Tally)
+    published: PublicationTally = field(default_factory=PublicationTally)
     spark: SparkLoad | None = None
     """What its Spark has to do; None as long as there is none."""
 
@@ -34,6 +36,7 @@ class Figures:
         self.connections += other.connections
         self.relay.add(other.relay)
         self.tally.add(other.tally)
+        self.published.add(other.published)
         if other.spark is not None:
             self.spark = other.spark if self.spark is None else self.spark + other.spark
 
@@ -79,6 +82,7 @@ def own_figures(relay: Relay | None, spark: SparkLoad | None) -> Figures:
     """What this process has counted up to now."""
     found = Figures(spark=spark)
     found.tally.add(TALLY)
+    found.published.add(PUBLISHED)
     if relay is not None:
         found.relay.add(relay.counts)
         for session in relay.sessions:

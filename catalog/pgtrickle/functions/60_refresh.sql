@@ -155,7 +155,8 @@ DECLARE
     context jsonb;
     system text := pgtrickle._system();
 BEGIN
-    SELECT s.pgt_owner, s.pgt_name, s.pgt_relid, s.scc_id, s.frontier->>'system' AS system INTO st
+    SELECT s.pgt_owner, s.pgt_name, s.pgt_relid, s.scc_id, s.frontier->>'system' AS system,
+           coalesce(s.xmax = pg_current_xact_id_if_assigned()::xid, false) AS has_it INTO st
     FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _begin_refresh.pgt_id;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
@@ -177,6 +178,9 @@ BEGIN
     -- Its row is the lock. Who has waited finds it as it is now, perhaps with another owner, or not at all.
     IF wait THEN
         PERFORM pgtrickle._note_progress(pgt_id, 1);
+        IF NOT st.has_it AND pgtrickle._is_claimed(pgt_id) THEN  -- it has it where _nothing_to_refresh found something
+            PERFORM pgtrickle._give_way(pgt_id, st.pgt_name);
+        END IF;
         IF st.scc_id IS NOT NULL THEN  -- in one order: who refreshes one of a circle refreshes all
             PERFORM FROM pgtrickle.pgt_definitions s WHERE s.scc_id = st.scc_id ORDER BY s.pgt_id FOR UPDATE;
         END IF;
@@ -277,6 +281,9 @@ BEGIN
     -- Before any buffer is read: who drops the stream table holds this row, and waits for readers of its buffers. Who only
     -- reads does not want the row, and waits like any reader.
     IF NOT read_only THEN
+        IF pgtrickle._is_claimed(st_id) THEN  -- the engine gives way
+            RETURN false;
+        END IF;
         PERFORM FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = st_id AND s.status = 'ACTIVE' FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
             RETURN false;

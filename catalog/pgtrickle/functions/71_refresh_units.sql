@@ -248,6 +248,68 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._lock_members(bigint[]) FROM PUBLIC;
 
 
+-- Claim a turn for stream tables that are refreshed together, until the session's advisory locks are released: who refreshes or
+-- changes one of them by hand gives way (_give_way). It waits for nobody. For the engine.
+CREATE OR REPLACE FUNCTION pgtrickle._claim_turn(members bigint[]) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pg_try_advisory_lock_shared(1213661216, (u.pgt_id & 2147483647)::int) FROM unnest(members) AS u(pgt_id)
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._claim_turn(bigint[]) FROM PUBLIC;
+
+
+-- Whether a session of the scheduler's role claims a turn for a stream table. Anybody can take an advisory lock: of others it does not
+-- count. Locks are seen whatever the transaction's snapshot is.
+CREATE OR REPLACE FUNCTION pgtrickle._is_claimed(pgt_id bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    key CONSTANT int := (pgt_id & 2147483647)::int;
+BEGIN
+    -- Most often nobody has it, which costs less to find out than to look through all locks.
+    IF pg_try_advisory_lock(1213661216, key) THEN
+        PERFORM pg_advisory_unlock(1213661216, key);
+        RETURN false;
+    END IF;
+    PERFORM pg_stat_clear_snapshot();
+    RETURN EXISTS (
+        SELECT FROM pg_locks l CROSS JOIN LATERAL pg_stat_get_activity(l.pid) AS a
+        WHERE l.locktype = 'advisory' AND l.classid = 1213661216 AND l.objid = key::oid AND l.objsubid = 2 AND l.granted
+          AND l.mode = 'ShareLock' AND l.pid <> pg_backend_pid()
+          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+          AND a.usesysid = (SELECT h.role FROM pgtrickle.pgt_leases h WHERE h.name = 'scheduler'));
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._is_claimed(bigint) FROM PUBLIC;
+
+
+-- Before a stream table is locked by hand: wait while a turn is claimed for it, a minute at most, and no longer than the caller waits
+-- for locks. Nothing is locked that others could wait for, so this is no part of a deadlock; and who has locked another stream
+-- table in the same transaction, which may be what the turn waits for, goes on.
+CREATE OR REPLACE FUNCTION pgtrickle._give_way(pgt_id bigint, name text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    began CONSTANT timestamptz := clock_timestamp();
+    patience interval := current_setting('lock_timeout')::interval;
+    told boolean := false;
+BEGIN
+    patience := CASE WHEN patience > '0' THEN least(patience, '1 minute') ELSE '1 minute' END;
+    IF EXISTS (
+        -- See _note_progress: one has been locked for a refresh or a change.
+        SELECT FROM pg_locks l
+        WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND l.objsubid = 2 AND l.mode = 'ShareLock'
+          AND l.classid::bigint BETWEEN 1213661184 + 8 AND 1213661184 + 31)
+    THEN
+        RETURN;
+    END IF;
+    WHILE clock_timestamp() < began + patience AND pgtrickle._is_claimed(pgt_id) LOOP
+        IF NOT told AND clock_timestamp() > began + interval '1 second' THEN
+            told := true;
+            RAISE NOTICE USING MESSAGE = format('waiting for the scheduler, which refreshes stream table "%s" together with others', name);
+        END IF;
+        PERFORM pg_sleep(0.01);
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._give_way(bigint, text) FROM PUBLIC;
+
+
 -- Count that stream tables have been refreshed together, the first of which is this one. For the engine.
 CREATE OR REPLACE FUNCTION pgtrickle._count_epoch(first bigint) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$

@@ -299,15 +299,23 @@ $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._fail_publication(bigint, text) FROM PUBLIC;
 
 
--- The refreshes that are not yet in the Delta table of a publication, as it is known: how many, and since when the first of them waits.
+-- What is not yet in the Delta table of a publication, as it is known: how many refreshes, NULL where none are kept for it; and since when
+-- the first change of it waits, NULL if there is none. Of changes that no refresh has made, and of those that are not kept, only
+-- this is known: that they came after it was written last.
 CREATE OR REPLACE FUNCTION pgtrickle._unpublished(publication_id bigint, OUT refreshes bigint, OUT since timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT count(r.xid), min(r.refreshed_at)
+    SELECT CASE WHEN p.subscription_id IS NOT NULL THEN kept.refreshes END,
+           CASE WHEN p.version IS NULL THEN p.created_at
+                WHEN kept.refreshes > 0 THEN kept.since
+                WHEN v.frontier IS NULL OR coalesce(pgtrickle._changed_since(s.pgt_relid, v.frontier::text), true)
+                    THEN p.published_at END
     FROM pgtrickle.pgt_published p
-    JOIN pgtrickle.pgt_published_refreshes r USING (pgt_id)
+    JOIN pgtrickle.pgt_definitions s USING (pgt_id)
     LEFT JOIN pgtrickle.pgt_subscription_servers v USING (server)
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS refreshes, min(r.refreshed_at) AS since FROM pgtrickle.pgt_published_refreshes r
+        WHERE r.pgt_id = p.pgt_id AND (v.frontier IS NULL OR NOT pg_visible_in_snapshot(r.xid, v.frontier))) AS kept
     WHERE p.publication_id = _unpublished.publication_id
-      AND (v.frontier IS NULL OR NOT pg_visible_in_snapshot(r.xid, v.frontier))
 $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._unpublished(bigint) FROM PUBLIC;
 
@@ -321,7 +329,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT s.pgt_schema, s.pgt_name, p.format, p.location, a.rolname::text,
            CASE WHEN p.error IS NOT NULL THEN 'ERROR' WHEN p.version IS NULL THEN 'STARTING' ELSE 'ACTIVE' END,
            p.version, p.data_timestamp, p.published_at, u.refreshes,
-           CASE WHEN p.version IS NOT NULL THEN greatest(clock_timestamp() - u.since, '0') END,
+           greatest(clock_timestamp() - u.since, '0'),
            p.error, p.failed_at, p.created_at
     FROM pgtrickle.pgt_published p
     JOIN pgtrickle.pgt_definitions s USING (pgt_id)

@@ -245,6 +245,64 @@ def test_pending_rows_of_registers_and_what_is_held_for_subscriptions(measured: 
         assert found.value("headwater_history_held_seconds", relation="public.held") >= 0
 
 
+def test_how_far_publications_are_and_what_was_written_of_them(measured: Measured, tmp_path: Path) -> None:
+    place = tmp_path / "lake"
+    measured.run(
+        "CREATE TABLE bought (id int PRIMARY KEY, what text)",
+        "INSERT INTO bought SELECT n, 'thing' FROM generate_series(1, 10) AS n",
+        "SELECT pgtrickle.create_stream_table('published', 'SELECT id, what FROM bought', '1h')",
+        f"SELECT pgtrickle.publish('published', 'delta', '{place}')",
+    )
+    labels = {"database": "postgres", "stream_table": "public.published", "location": str(place)}
+
+    def figures(found: Scraped) -> tuple[float | None, ...]:
+        return (
+            found.value("headwater_publication_commits_total", **labels),
+            found.value("headwater_publication_rows_total", **labels, change="written"),
+            found.value("headwater_publication_rows_total", **labels, change="removed"),
+            found.value("headwater_publication_unpublished_refreshes", **labels),
+            found.value("headwater_publication_failing", **labels),
+            found.value("headwater_publication_lag_seconds", **labels),
+        )
+
+    measured.until(lambda found: figures(found) == (1, 10, 0, 0, 0, 0))
+    measured.run(
+        "INSERT INTO bought VALUES (11, 'new')",
+        "UPDATE bought SET what = 'other' WHERE id <= 2",
+        "DELETE FROM bought WHERE id > 8",
+        "SELECT pgtrickle.refresh_stream_table('published')",
+    )
+    found = measured.until(lambda found: figures(found) == (2, 12, 2, 0, 0, 0))
+    assert found.value("headwater_publication_failures_total", **labels) == 0
+    place.rename(tmp_path / "away")
+    place.write_text("")
+    measured.run("INSERT INTO bought VALUES (20, 'late')", "SELECT pgtrickle.refresh_stream_table('published')")
+    found = measured.until(
+        lambda found: (
+            figures(found)[:5] == (2, 12, 2, 1, 1)
+            and (found.value("headwater_publication_failures_total", **labels) or 0) >= 1
+        )
+    )
+    assert (found.value("headwater_publication_lag_seconds", **labels) or 0) > 0
+    shown = subprocess.run(
+        [sys.executable, "-m", "server", "status", "--data", str(measured.data)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "300"},
+    ).stdout.splitlines()
+    assert any(str(place) in line and "public.published" in line and "ERROR" in line for line in shown), shown
+    assert any(line.startswith(f"postgres: public.published is not published to {place}: ") for line in shown), shown
+    place.unlink()
+    (tmp_path / "away").rename(place)
+    found = measured.until(lambda found: figures(found)[3:] == (0, 0, 0))
+    assert figures(found)[0] == 3
+    measured.run("SELECT pgtrickle.drop_stream_table('published')")
+    found = measured.until(lambda found: found.value("headwater_publication_failing", **labels) is None)
+    ended = {"database": "postgres", "stream_table": "other", "location": "other"}
+    assert found.value("headwater_publication_commits_total", **ended) == 3
+
+
 def test_strange_names_are_escaped_and_most_tables_have_no_series_of_their_own(measured: Measured) -> None:
     strange = 'a"b\\c\n{d="e"} # TYPE'
     quoted = strange.replace('"', '""')

@@ -335,6 +335,39 @@ def test_immediate_mode(totals: Database, tmp_path: Path, eventually: Eventually
     eventually(lambda: rows_of(place) == rows_in(totals, "immediate"))
 
 
+def test_lag_of_changes_without_a_refresh_and_of_those_that_are_not_kept(
+    db: Database, tmp_path: Path, eventually: Eventually
+) -> None:
+    db.run("CREATE TABLE numbers (n int PRIMARY KEY)")
+    db.create("doubled", "SELECT n, 2 * n AS twice FROM numbers", refresh_mode="IMMEDIATE")
+    place = tmp_path / "lake"
+    publish(db, "doubled", place)
+    wait_published(db, eventually, place)
+
+    def waits() -> list[tuple[Any, ...]]:
+        return db.rows(
+            "SELECT unpublished_refreshes, lag > '0', lag <= clock_timestamp() - published_at"
+            " FROM pgtrickle.pgt_publications WHERE location = %s",
+            str(place),
+        )
+
+    assert waits() == [(0, False, True)]
+    place.rename(tmp_path / "away")
+    place.write_text("")
+    db.run("INSERT INTO numbers VALUES (1)")
+    eventually(lambda: status(db, place)[0] == "ERROR")
+    assert waits() == [(0, True, True)]
+    db.run(
+        "SELECT pgtrickle._let_go_of_publication(publication_id) FROM pgtrickle.pgt_published WHERE location = %s",
+        str(place),
+    )
+    assert waits() == [(None, True, True)]
+    place.unlink()
+    (tmp_path / "away").rename(place)
+    eventually(lambda: waits() == [(0, False, True)])
+    assert rows_of(place) == rows_in(db, "doubled")
+
+
 def test_what_delta_cannot_hold_is_told_and_goes_on_when_it_is_gone(
     db: Database, tmp_path: Path, eventually: Eventually
 ) -> None:

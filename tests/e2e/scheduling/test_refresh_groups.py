@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from typing import Any
 
 import psycopg
@@ -148,6 +151,82 @@ def test_members_show_one_moment(live_db: Database, eventually: Eventually, isol
         eventually(lambda: db.value("SELECT n FROM of_lines") > 20)
     assert seen == {(True,)}
     eventually(lambda: not db.difference("of_orders") and not db.difference("of_lines"))
+
+
+def three(db: Database) -> None:
+    """A group of three stream tables, of which of_orders and of_lines are refreshed by hand."""
+    db.run("CREATE TABLE orders (n int); CREATE TABLE order_lines (n int)")
+    db.run("INSERT INTO orders VALUES (0); INSERT INTO order_lines VALUES (0)")
+    db.create("of_orders", "SELECT sum(n) AS n FROM orders", schedule="1s")
+    db.create("of_lines", "SELECT sum(n) AS n FROM order_lines", schedule="1s")
+    db.create("of_both", "SELECT sum(o.n) AS o, sum(l.n) AS l FROM orders o, order_lines l", schedule="1s")
+    db.run("SELECT pgtrickle.create_refresh_group('three', ARRAY['of_orders', 'of_lines', 'of_both'])")
+
+
+def test_two_who_refresh_members_by_hand_without_pause_let_the_group_have_its_turn(
+    live_db: Database, eventually: Eventually
+) -> None:
+    """The next one has the other member before the last one commits: both are never free unless somebody gives way."""
+    db = live_db
+    three(db)
+    both = "UPDATE orders SET n = n + 1; UPDATE order_lines SET n = n + 1"
+    refreshed_together(db, eventually, both)
+    jobs = "SELECT count(*) FROM pgtrickle.pgt_scheduler_jobs WHERE unit_kind = 'atomic_group' AND status = 'SUCCEEDED'"
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event = 'PgSleep'"
+    first, second = ((db.connect(autocommit=False), name) for name in ("of_orders", "of_lines"))
+    first[0].execute("SELECT pgtrickle.refresh_stream_table(%s)", [first[1]])
+    before, end = db.value(jobs), time.monotonic() + 120
+    with ThreadPoolExecutor(1) as beside:
+        for (holder, _), (other, name) in cycle(((first, second), (second, first))):
+            db.run(both)
+            process = other.info.backend_pid
+            refresh = beside.submit(other.execute, "SELECT pgtrickle.refresh_stream_table(%s)", [name])
+            eventually(lambda refresh=refresh, process=process: refresh.done() or db.value(waits, process))
+            holder.commit()
+            refresh.result()
+            if db.value(jobs) >= before + 3:
+                break
+            assert time.monotonic() < end, "the group has no turn"
+    other.commit()
+    assert {row["status"] for name in ("of_orders", "of_lines") for row in db.history(name)} == {"COMPLETED"}
+
+
+def test_who_gives_way_to_a_group(live_db: Database) -> None:
+    db = live_db
+    three(db)
+    ids = [db.state(name)["pgt_id"] for name in ("of_orders", "of_lines")]
+    claim = "SELECT pg_advisory_lock_shared(1213661216, pgt_id::int) FROM pgtrickle.pgt_stream_tables"
+    refresh = "SELECT pgtrickle.refresh_stream_table(%s)"
+    claiming, client = db.connect(), db.connect(autocommit=False)
+    change = "INSERT INTO orders VALUES (1); INSERT INTO order_lines VALUES (1)"
+    # Who has one member already is what the group may wait for, and goes on.
+    client.execute(change)
+    client.execute(refresh, ["of_orders"])
+    claiming.execute(claim)
+    client.execute(refresh, ["of_lines"])
+    client.commit()
+    # Others wait, but no longer than they wait for locks.
+    client.execute(change)
+    client.execute("SET LOCAL statement_timeout = '500ms'")
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        client.execute(refresh, ["of_orders"])
+    client.rollback()
+    client.execute(change)
+    client.execute("SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '1min'")
+    client.execute(refresh, ["of_orders"])
+    client.rollback()
+    # Whatever somebody else locks is no claim.
+    claiming.execute("SELECT pg_advisory_unlock_all()")
+    db.run("CREATE ROLE grp_stranger LOGIN PASSWORD 'secret'")
+    try:
+        with db.connect(user="grp_stranger", password="secret") as stranger:
+            stranger.execute("SELECT pg_advisory_lock_shared(1213661216, %s)", [ids[0]])
+            client.execute(change)
+            client.execute("SET LOCAL statement_timeout = '1min'")
+            client.execute(refresh, ["of_orders"])
+            client.commit()
+    finally:
+        drop_role(db.connection, "grp_stranger")
 
 
 def test_each_change_is_taken_in_once_through_a_chain(live_db: Database, eventually: Eventually) -> None:

@@ -99,6 +99,19 @@ async def _nobody(pgt_id: int) -> str | None:
     return None
 
 
+async def test_those_give_way_to_what_is_busy_elsewhere_ever_longer_and_ever_more_rarely() -> None:
+    lab = Laboratory()
+    lab.turns[1] = Turn.AGAIN
+    for position in range(18):
+        await lab.look(stream_table(1, BASE), position=position)
+    claims = [job.claim for job in lab.jobs]
+    assert claims == [0] * 4 + [2.0] + [0] * 3 + [4.0] + [0] * 7 + [8.0] + [0]
+    lab.turns[1] = Turn.WORKED
+    for position in range(20, 26):
+        await lab.look(stream_table(1, BASE), position=position)
+    assert not any(job.claim for job in lab.jobs[18:])
+
+
 async def test_what_is_held_back_is_noted_once_and_not_refreshed() -> None:
     lab = Laboratory()
     held = stream_table(1, BASE, held_back=GATED)
