@@ -349,6 +349,18 @@ AGGREGATE_EXAMPLES = (
     "bit_and(i4)", "bit_or(i8)", "bit_xor(i2)", "bit_or(i4) FILTER (WHERE b)", "bit_and(i8 | 1::bigint)",
     "count(DISTINCT e)", "min(p)", "min(di)", "max(di)", "max(tsi)", "min(tzi)", "count(DISTINCT di)",
     "sum(n) / 3.0", "avg(n) > 1.5", "0.2 * avg(n2)", "sum(n) / NULLIF(count(*), 0)::numeric",
+    "string_agg(t, ', '::text ORDER BY b DESC NULLS FIRST, i4 DESC, t)",
+    "string_agg(t, ''::text ORDER BY t DESC NULLS LAST) FILTER (WHERE b)",
+    "string_agg(c, '\\'::text ORDER BY c)", "string_agg(t, ','::text ORDER BY k, t) FILTER (WHERE k < 0)",
+    "string_agg(DISTINCT t, '; '::text)", "string_agg(DISTINCT t, '|'::text ORDER BY t DESC) FILTER (WHERE i4 > 0)",
+    "string_agg(DISTINCT c, ''::text ORDER BY c)", "array_agg(DISTINCT t ORDER BY t DESC)", "array_agg(DISTINCT b)",
+    "array_agg(DISTINCT i4 ORDER BY i4 DESC NULLS LAST)", "array_agg(DISTINCT n) FILTER (WHERE k < 0)",
+    "array_agg(DISTINCT di ORDER BY di NULLS FIRST)", "array_agg(DISTINCT n) FILTER (WHERE n IS NULL)",
+    "array_agg(t ORDER BY t)", "array_agg(i4 ORDER BY b, i4 DESC)", "array_agg(n ORDER BY n NULLS FIRST)",
+    "array_agg(b ORDER BY b)", "array_agg(u ORDER BY u DESC)", "array_agg(di ORDER BY di)", "array_agg(d ORDER BY d)",
+    "array_agg(ts ORDER BY ts)", "array_agg(tsi ORDER BY tsi)", "array_agg(tz ORDER BY tz)",
+    "array_agg(tzi ORDER BY tzi DESC)", "array_agg(i8 ORDER BY d, i8) FILTER (WHERE k < 0)",
+    "array_agg(i2 ORDER BY k, i2) FILTER (WHERE b)", "array_agg(n2 ORDER BY t, n2 DESC)",
 )  # fmt: skip
 
 # PostgreSQL raises an error for these; Spark must not give a value.

@@ -22,6 +22,7 @@ from sql.spark.functions import FUNCTIONS
 from sql.spark.numbers.bits import BITS
 from sql.spark.numbers.exact import Layers, arithmetic, integer_division, negated, quotient, remainder
 from sql.spark.numbers.floats import float_arithmetic, is_float
+from sql.spark.ordered_aggregates import ORDERED_AGGREGATES
 from sql.spark.patterns import same_everywhere
 from sql.spark.types import BOOLEAN, DATE, TEXT, TIMESTAMP, UNKNOWN, SparkType, Typed, column_type, sqlglot_type
 from sql.spark.user_types import Label
@@ -354,6 +355,7 @@ RULES: Mapping[type[Any], tuple[Callable[[SparkExpressions, Any], Typed], tuple[
     **BITS,
     **CONDITIONALS,
     **AGGREGATES,
+    **ORDERED_AGGREGATES,
     **WINDOWS,
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""

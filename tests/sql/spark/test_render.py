@@ -17,7 +17,7 @@ from sql.operators.statement import Stage, StagedText
 from sql.spark.render import NotExpressible, render_spark
 from sql.spark.stages import SparkStages, render_stages
 
-EDGE_CASES = Path(__file__).with_name("spark_edge_cases.py")
+EDGE_CASES = "tests.sql.spark.spark_edge_cases"
 
 TABLE = Source(
     7,
@@ -68,7 +68,7 @@ def test_entries_of_the_equality_list_give_the_results_of_postgresql(
         "database": login["dbname"],
     }
     done = subprocess.run(
-        [sys.executable, EDGE_CASES, target, tmp_path, extent],
+        [sys.executable, "-m", EDGE_CASES, target, tmp_path, extent],
         input=json.dumps(options),
         capture_output=True,
         text=True,
@@ -161,7 +161,11 @@ def test_entries_of_the_equality_list_give_the_results_of_postgresql(
         ("SELECT 'NaN'::numeric FROM public.t", "NaN"),
         ("SELECT count(DISTINCT f) FROM public.t", "DISTINCT over double precision"),
         ("SELECT array_agg(i) FROM public.t", "function array_agg"),
-        ("SELECT string_agg(s, ','::text ORDER BY s) FROM public.t", "function string_agg"),
+        ("SELECT string_agg(s, ','::text ORDER BY s) FROM public.t", "ORDER BY text under this collation"),
+        ("SELECT string_agg(c, s ORDER BY c) FROM public.t", "separator that is not a literal"),
+        ("SELECT array_agg(i ORDER BY n) FROM public.t", "array_agg in an order that may leave ties"),
+        ("SELECT array_agg(f ORDER BY n, f) FROM public.t", "ORDER BY double precision"),
+        ("SELECT array_agg(DISTINCT i ORDER BY n) FROM public.t", "of DISTINCT values in another order"),
         ("SELECT pg_catalog.string_agg(s, ','::text) FROM public.t", "function string_agg"),
         ("SELECT json_agg(i) FROM public.t", "function json_agg"),
         ("SELECT to_char(ts, 'YYYY'::text) FROM public.t", "function to_char"),
