@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sql.spark.python.calls import call
+
 NUMBER = "number"
 """An argument of any exact number type, which is then also the result's."""
 
@@ -168,6 +170,14 @@ CASTS = {
         ("text", name): _WRITTEN.replace("{1}", spark).replace("{2}", _NO_NUMBER)
         for name, spark in (("smallint", "SMALLINT"), ("integer", "INT"), ("bigint", "BIGINT"))
     },
+    ("text", "boolean"): call("text_boolean", "{0}"),
+    ("text", "double precision"): call("text_double", "{0}"),
+    ("text", "uuid"): call("text_uuid", "{0}"),
+    ("text", "date"): call("text_date", "{0}"),
+    ("text", "timestamp without time zone"): call("text_timestamp", "{0}"),
+    ("text", "timestamp with time zone"): call("text_timestamptz", "{0}"),
+    ("jsonb", "text"): "{0}",
+    ("jsonb", "boolean"): call("jsonb_boolean", "{0}"),
     ("integer", "boolean"): "({0} <> 0)",
     ("boolean", "text"): "CAST({0} AS STRING)",
     ("boolean", "integer"): "CAST({0} AS INT)",
@@ -370,6 +380,9 @@ ERROR_EXAMPLES = (
     "i8::integer", "i4::smallint", "(n * 1000)::numeric(10,2)", "n / (n2 - n2)", "n % (n2 - n2)",
     "f * 10::double precision", "f * f", "f / 1000::double precision", "1::double precision / f", "f / g", "r * r",
     "r / 1000::real", "r + r", "f * 10::double precision > 5::double precision", "f + f",
+    "t::boolean", "t::date", "t::numeric(5,2)", "t::numeric", "t::uuid", "t::double precision", "j::integer",
+    "j::numeric", "j::boolean", "jsonb_array_length(j)", "t::timestamp without time zone",
+    "(n::text || 'e9'::text)::numeric(9,2)",
     "t::integer", "t::bigint", "(i8::text || '0')::bigint", "(' ' || t)::smallint",
     "f::integer", "f::smallint", "r::integer", "sqrt(f)", "make_date(i4, 2, 3)", "make_date(2023, 2, 29 + i4 * 0)",
     "make_date(2023, i2::integer, 1)", "make_date(2023, 1, i2::integer)",

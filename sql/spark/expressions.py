@@ -24,9 +24,21 @@ from sql.spark.numbers.exact import Layers, arithmetic, integer_division, negate
 from sql.spark.numbers.floats import float_arithmetic, is_float
 from sql.spark.ordered_aggregates import ORDERED_AGGREGATES
 from sql.spark.patterns import same_everywhere
-from sql.spark.types import BOOLEAN, DATE, TEXT, TIMESTAMP, UNKNOWN, SparkType, Typed, column_type, sqlglot_type
+from sql.spark.python.jsonb import JSONB_RULES
+from sql.spark.types import (
+    BOOLEAN,
+    DATE,
+    NUMERAL,
+    TEXT,
+    TIMESTAMP,
+    UNKNOWN,
+    SparkType,
+    Typed,
+    column_type,
+    sqlglot_type,
+)
 from sql.spark.user_types import Label
-from sql.spark.values import comparable, constant, converted, number, string, unify
+from sql.spark.values import comparable, constant, converted, number, numeral, string, unify
 from sql.spark.windows import WINDOWS
 
 Resolve = Callable[[exp.Column], Typed]
@@ -127,6 +139,8 @@ class SparkExpressions:
             )
         if bare and target.name == "numeric" and inner.type.is_number:
             return inner if inner.type.name == "numeric" else converted(inner, inner.type.as_numeric())
+        if bare and target.name == "numeric" and inner.type != NUMERAL:
+            return numeral(inner)
         return converted(inner, target)
 
     # Operators
@@ -356,6 +370,7 @@ RULES: Mapping[type[Any], tuple[Callable[[SparkExpressions, Any], Typed], tuple[
     **CONDITIONALS,
     **AGGREGATES,
     **ORDERED_AGGREGATES,
+    **JSONB_RULES,
     **WINDOWS,
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""

@@ -13,6 +13,7 @@ from sql.spark import equality as equality
 from sql.spark.dates import epoch, where_finite, years_of
 from sql.spark.numbers.exact import failure, scale_of
 from sql.spark.protocol import Expressions, Rule
+from sql.spark.python.jsonb import JSONB_FUNCTIONS
 from sql.spark.types import DATE, FLOATS, INTEGER, TEXT, TIMESTAMP, SparkType, Typed, numeric
 from sql.spark.values import converted, unify
 
@@ -287,6 +288,7 @@ _OWN: Mapping[str, OwnRule] = {
     "scale": _scale,
     "num_nulls": _nulls("NULL"),
     "num_nonnulls": _nulls("NOT NULL"),
+    **JSONB_FUNCTIONS,
 }
 """By PostgreSQL's names: functions that sqlglot does not know, and that are more than a call."""
 

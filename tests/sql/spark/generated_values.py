@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from random import Random
+from typing import Any
+from uuid import UUID
 
 ROWS = 3000
 
@@ -16,6 +19,10 @@ COLUMNS = (
     "q numeric(12,3)",
     "d date",
     "ts timestamp",
+    "j jsonb",
+    "upper_hex text",
+    "day_text text",
+    "moment_text text",
 )
 
 _LETTERS = "abcxyzABCXYZ  019_-.,;'\"\\{}\t\né\u00df\u0131\u0130\u0149\u03a3\u03c3\u03c2\u01c5\U0001f600\U00010400"
@@ -36,10 +43,24 @@ def _day(random: Random) -> date:
     return date.fromordinal(random.randrange(1, date.max.toordinal()))
 
 
-def _moment(random: Random) -> datetime:
-    day = datetime.combine(_day(random), datetime.min.time())
+def _moment(random: Random, year: int = 1) -> datetime:
+    day = max(datetime.combine(_day(random), datetime.min.time()), datetime(year, 1, 1))
     within = random.choice((0, random.randrange(86400) * 10**6, random.randrange(86400 * 10**6)))
     return day + timedelta(microseconds=within)
+
+
+def _document(random: Random, depth: int) -> Any:
+    """A value of JSON."""
+    kind = random.randrange(8 if depth else 5)
+    if kind < 5:
+        whole = random.choice((0, 1, -7, 10**20, random.randrange(-(10**6), 10**6)))
+        return (_word(random), whole, random.choice((1.5, -0.25, 1e300, 1e-7, 100.0)), random.random() < 0.5, None)[
+            kind
+        ]
+    if kind == 5:
+        return [_document(random, depth - 1) for _ in range(random.randrange(4))]
+    keys = ("a", "b", "a b", "0", "1", "", "\u00e9", _word(random))
+    return {key: _document(random, depth - 1) for key in keys if random.random() < 0.5}
 
 
 def rows() -> Iterator[tuple[str | None, ...]]:
@@ -53,11 +74,64 @@ def rows() -> Iterator[tuple[str | None, ...]]:
             _number(random),
             str(_day(random)),
             str(_moment(random)),
+            json.dumps(_document(random, 3), ensure_ascii=random.random() < 0.5),
+            str(UUID(int=random.getrandbits(128))).upper(),
+            random.choice((str(_day(random)), "infinity", "-infinity")),
+            _moment(random, year=1000).isoformat(random.choice(" T")),
         )
         yield (str(k), *(None if random.random() < 1 / 12 else value for value in values))
 
 
-EXAMPLES: dict[str, tuple[str, ...]] = {}
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "jsonb": (
+        "j -> 'a'::text",
+        "j ->> 'a'::text",
+        "j ->> ''::text",
+        "j -> w",
+        "j ->> m::text",
+        "j -> 0",
+        "j ->> 1",
+        "j -> '-1'::integer",
+        "j ->> m",
+        "j -> 'a'::text -> 'b'::text ->> 'a'::text",
+        "j #> '{a,0}'::text[]",
+        "j #>> '{a,b}'::text[]",
+        "j #>> ARRAY['a b'::text, '-1'::text]",
+        "j #>> '{}'::text[]",
+        "j ? 'a'::text",
+        "j ? w",
+        "j ?| ARRAY['a'::text, 'b'::text]",
+        "j ?& '{a,b}'::text[]",
+        "jsonb_typeof(j)",
+        "jsonb_typeof(j -> 'a'::text)",
+        "CASE WHEN jsonb_typeof(j -> 'a'::text) = 'number'::text THEN j ->> 'a'::text ELSE 'none'::text END",
+        "length(j ->> 'b'::text)",
+        "(j ->> 'a'::text) IS NULL",
+        "j::text",
+        "COALESCE(j -> 'a'::text, '{}'::jsonb) ->> 'b'::text",
+        "(CASE WHEN jsonb_typeof(j -> 'a'::text) = 'number'::text THEN j -> 'a'::text ELSE NULL::jsonb END)::numeric",
+        "(CASE WHEN jsonb_typeof(j -> 'b'::text) = 'boolean'::text THEN j -> 'b'::text ELSE NULL::jsonb END)::boolean",
+        "(CASE WHEN length(j ->> 'a'::text) < 8 AND jsonb_typeof(j -> 'a'::text) = 'number'::text"
+        " THEN j -> 'a'::text ELSE 'null'::jsonb END)::integer",
+        "(CASE WHEN length(j ->> 'a'::text) < 8 AND jsonb_typeof(j -> 'a'::text) = 'number'::text"
+        " THEN j ->> 'a'::text ELSE '1e-2'::text END)::numeric(12,1)",
+    ),
+    "texts": (
+        "q::text::numeric(12,1)",
+        "(' '::text || (q::text || 'e-2 '::text))::numeric(12,3)",
+        "(q::text || 'e+3'::text)::numeric",
+        "(q::text || 'e-5'::text)::numeric",
+        "(q::text || 'e+7'::text)::double precision",
+        "(q::text || 'e-20'::text)::double precision",
+        "(m % 2 = 0)::text::boolean",
+        '"left"((m % 2 = 0)::text, 2)::boolean',
+        "upper_hex::uuid",
+        "day_text::date",
+        "moment_text::timestamp",
+        "(moment_text || '+05:30'::text)::timestamptz",
+        "(moment_text || 'Z'::text)::timestamptz",
+    ),
+}
 
 AGGREGATES = (
     "string_agg(w, ','::text ORDER BY m DESC, w)",
