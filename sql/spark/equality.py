@@ -325,6 +325,8 @@ OPERATOR_EXAMPLES = (
     "EXTRACT(epoch FROM ts)", "EXTRACT(epoch FROM d)",
     "d + i2 % 20::smallint", "d - i2 % 20::smallint", "di + 3 * i2 / 3", "d + i4 % 20",
     "GREATEST(7::numeric(3,0), i8::numeric)", "CASE WHEN b THEN 7::numeric(3,0) ELSE i4::numeric END",
+    "to_char(di, 'YYYY'::text)", "to_char(tsi, 'DD Mon'::text)", "to_char(ts, 'YYYY'::text)", "j ->> 'b'::text",
+    "j -> 0", "j ? 'b'::text",
     "COALESCE(di, '-infinity'::date)", "CASE WHEN b THEN tsi ELSE 'infinity'::timestamp without time zone END",
 )  # fmt: skip
 

@@ -24,6 +24,7 @@ from sql.spark.numbers.exact import Layers, arithmetic, integer_division, negate
 from sql.spark.numbers.floats import float_arithmetic, is_float
 from sql.spark.ordered_aggregates import ORDERED_AGGREGATES
 from sql.spark.patterns import same_everywhere
+from sql.spark.python.formats import FORMATS
 from sql.spark.python.jsonb import JSONB_RULES
 from sql.spark.types import (
     BOOLEAN,
@@ -371,6 +372,7 @@ RULES: Mapping[type[Any], tuple[Callable[[SparkExpressions, Any], Typed], tuple[
     **AGGREGATES,
     **ORDERED_AGGREGATES,
     **JSONB_RULES,
+    **FORMATS,
     **WINDOWS,
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""

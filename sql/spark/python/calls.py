@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sql.spark.python import jsonb_values, text_values
+from sql.spark.python import date_formats, jsonb_values, number_formats, text_values
 
 _PREFIX = "headwater_"
 
@@ -45,9 +45,12 @@ FUNCTIONS: Mapping[str, PythonFunction] = {
     "text_date": PythonFunction(text_values.date, "date"),
     "text_timestamp": PythonFunction(text_values.timestamp, "timestamp_ntz"),
     "text_timestamptz": PythonFunction(text_values.timestamptz, "timestamp"),
+    "date_shown": PythonFunction(date_formats.shown_date, "string"),
+    "timestamp_shown": PythonFunction(date_formats.shown, "string"),
+    "number_shown": PythonFunction(number_formats.shown, "string"),
 }
 
-MODULES = (jsonb_values, text_values)
+MODULES = (date_formats, jsonb_values, number_formats, text_values)
 """What the functions are in: Spark's processes have nothing of this program."""
 
 _CALL = re.compile(rf"\b{_PREFIX}({'|'.join(FUNCTIONS)})\(")

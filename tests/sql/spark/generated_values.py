@@ -82,6 +82,13 @@ def rows() -> Iterator[tuple[str | None, ...]]:
         yield (str(k), *(None if random.random() < 1 / 12 else value for value in values))
 
 
+NUMBERS = (
+    "9", "99", "000", "9.99", "99.9", "0.00", "990.00", "9,999", "9,999,999.99", "FM999", "FM9.99", "FM990.99",
+    "FM0.00", "FM9,999,990.00", "FM999,999,999", "0,000", "9909", "FM9909.90", "9.09", "FM9.90", "FM9.09", "FM.99",
+    ".00", "99.", "FM99.", "FM000.009", "9,9,9", "FM90.9", "FM,999", ",999", "FM9,990.0", "99999999990.999",
+)  # fmt: skip
+"""Formats of numbers."""
+
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "jsonb": (
         "j -> 'a'::text",
@@ -115,6 +122,21 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         " THEN j -> 'a'::text ELSE 'null'::jsonb END)::integer",
         "(CASE WHEN length(j ->> 'a'::text) < 8 AND jsonb_typeof(j -> 'a'::text) = 'number'::text"
         " THEN j ->> 'a'::text ELSE '1e-2'::text END)::numeric(12,1)",
+    ),
+    "to_char": (
+        "to_char(ts, 'YYYY-MM-DD HH24:MI:SS'::text)",
+        "to_char(ts, 'FMDay FMDD. FMMonth YYYY, FMHH12:MI am'::text)",
+        "to_char(ts, 'DAY|Day|day|MONTH|Month|month|DY Dy dy MON Mon mon'::text)",
+        "to_char(ts, 'YYY YY Y IYYY IYY IY I IW ID IDDD WW W Q CC J D DDD'::text)",
+        "to_char(ts, 'FMYYYY FMYY FMMM FMDDD FMIW FMWW FMCC FMHH24 FMMI FMSS FMJ FMMS FMUS'::text)",
+        "to_char(ts, 'HH HH12 MS US SSSS SSSSS FF1 FF2 FF3 FF4 FF5 FF6 AM PM am pm A.M. p.m.'::text)",
+        "to_char(ts, 'yyyy-mm-dd\"T\"hh24:mi:ss.us iyyy-iw q ddd'::text)",
+        "to_char(d, 'YYYYMMDD'::text)",
+        "to_char(d, 'IYYY\"-W\"IW'::text)",
+        "to_char(d, 'Mon DD, YYYY'::text)",
+        *(f"to_char(q, '{pattern}'::text)" for pattern in NUMBERS),
+        *(f"to_char(m, '{pattern}'::text)" for pattern in NUMBERS[::3]),
+        "to_char((q::text || 'e-4'::text)::numeric, 'FM9,990.09999'::text)",
     ),
     "texts": (
         "q::text::numeric(12,1)",
