@@ -327,6 +327,9 @@ OPERATOR_EXAMPLES = (
     "GREATEST(7::numeric(3,0), i8::numeric)", "CASE WHEN b THEN 7::numeric(3,0) ELSE i4::numeric END",
     "to_char(di, 'YYYY'::text)", "to_char(tsi, 'DD Mon'::text)", "to_char(ts, 'YYYY'::text)", "j ->> 'b'::text",
     "j -> 0", "j ? 'b'::text",
+    "EXTRACT(epoch FROM v)", "EXTRACT(year FROM v)", "EXTRACT(month FROM v)", "EXTRACT(day FROM v)",
+    "EXTRACT(hour FROM v)", "EXTRACT(minute FROM v)", "EXTRACT(second FROM v)", "v < '1 mon'::interval", "v = v",
+    "age(ts, d::timestamp without time zone)", "ts - d::timestamp without time zone",
     "COALESCE(di, '-infinity'::date)", "CASE WHEN b THEN tsi ELSE 'infinity'::timestamp without time zone END",
 )  # fmt: skip
 
@@ -385,6 +388,7 @@ ERROR_EXAMPLES = (
     "t::boolean", "t::date", "t::numeric(5,2)", "t::numeric", "t::uuid", "t::double precision", "j::integer",
     "j::numeric", "j::boolean", "jsonb_array_length(j)", "t::timestamp without time zone",
     "(n::text || 'e9'::text)::numeric(9,2)",
+    "to_timestamp(f)",
     "t::integer", "t::bigint", "(i8::text || '0')::bigint", "(' ' || t)::smallint",
     "f::integer", "f::smallint", "r::integer", "sqrt(f)", "make_date(i4, 2, 3)", "make_date(2023, 2, 29 + i4 * 0)",
     "make_date(2023, i2::integer, 1)", "make_date(2023, 1, i2::integer)",
@@ -395,6 +399,11 @@ ERROR_EXAMPLES = (
 
 # What PostgreSQL computes and Spark's decimals are too short for: an error, or PostgreSQL's result.
 LONG_EXAMPLES = (
+    "to_date(t, 'YYYY-MM-DD'::text)",
+    "t::numeric",
+    "to_char(free, '9.99'::text)",
+    "tsi - '2000-01-01 00:00:00'::timestamp without time zone",
+    "age(tsi, ts)",
     "i8::numeric * i8::numeric * i8::numeric",
     "i8::numeric * 10000000000000000000.5 * n",
     "n / 0.00000000000001",

@@ -25,6 +25,7 @@ from sql.spark.numbers.floats import float_arithmetic, is_float
 from sql.spark.ordered_aggregates import ORDERED_AGGREGATES
 from sql.spark.patterns import same_everywhere
 from sql.spark.python.formats import FORMATS
+from sql.spark.python.intervals import INTERVAL, INTERVALS, compared, difference
 from sql.spark.python.jsonb import JSONB_RULES
 from sql.spark.types import (
     BOOLEAN,
@@ -155,6 +156,8 @@ class SparkExpressions:
             a, b = date_beside_timestamp(a, b)
         elif (a.type, b.type) == (TIMESTAMP, DATE):
             b, a = date_beside_timestamp(b, a)
+        elif (a.type, b.type) == (INTERVAL, INTERVAL):
+            a, b = compared(a), compared(b)
         x, y = comparable(a, b, ordering=not isinstance(node, _EQUALITIES))
         sql = f"({x} {_COMPARISONS[type(node)]} {y})"
         return Typed(f"(NOT {sql})" if isinstance(node, exp.NullSafeNEQ) else sql, BOOLEAN)
@@ -256,7 +259,8 @@ class SparkExpressions:
         left, right = self.render(node.left), self.render(node.right)
         if left.type == DATE:
             return date_arithmetic(left, right, operator)
-        return self._arithmetic(left, right, operator)
+        between = difference(left, right) if operator == "-" else None
+        return between or self._arithmetic(left, right, operator)
 
     def _mul(self, node: exp.Mul) -> Typed:
         return self._arithmetic(self.render(node.left), self.render(node.right), "*")
@@ -373,6 +377,7 @@ RULES: Mapping[type[Any], tuple[Callable[[SparkExpressions, Any], Typed], tuple[
     **ORDERED_AGGREGATES,
     **JSONB_RULES,
     **FORMATS,
+    **INTERVALS,
     **WINDOWS,
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""

@@ -13,6 +13,7 @@ from sql.spark import equality as equality
 from sql.spark.dates import epoch, where_finite, years_of
 from sql.spark.numbers.exact import failure, scale_of
 from sql.spark.protocol import Expressions, Rule
+from sql.spark.python.intervals import INTERVAL, INTERVAL_FUNCTIONS, extracted
 from sql.spark.python.jsonb import JSONB_FUNCTIONS
 from sql.spark.types import DATE, FLOATS, INTEGER, TEXT, TIMESTAMP, SparkType, Typed, numeric
 from sql.spark.values import converted, unify
@@ -196,6 +197,8 @@ def _whole(expressions: Expressions, node: exp.Expression, name: str) -> Typed:
 def _extract(expressions: Expressions, node: exp.Extract) -> Typed:
     named, this = node.this, expressions.render(node.expression)
     part = (named if isinstance(named, exp.Var) else named.this).name.lower()
+    if this.type == INTERVAL and isinstance(named, exp.Var):
+        return extracted(this, part)
     known = equality.EXTRACT_PARTS.get(part)
     if part == "epoch" and isinstance(named, exp.Var) and this.type in (DATE, TIMESTAMP):
         return epoch(this)
@@ -289,6 +292,7 @@ _OWN: Mapping[str, OwnRule] = {
     "num_nulls": _nulls("NULL"),
     "num_nonnulls": _nulls("NOT NULL"),
     **JSONB_FUNCTIONS,
+    **INTERVAL_FUNCTIONS,
 }
 """By PostgreSQL's names: functions that sqlglot does not know, and that are more than a call."""
 

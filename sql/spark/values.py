@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sql.errors import NotExpressible
 from sql.spark import equality as equality
-from sql.spark.dates import infinite
+from sql.spark.dates import infinite, parse_interval
 from sql.spark.numbers.exact import opaque, scale_of, shown
 from sql.spark.python.calls import call
 from sql.spark.types import NUMERAL, TEXT, UNKNOWN, Display, SparkType, Typed, numeric
@@ -191,6 +191,9 @@ def constant(text: str, target: SparkType, has_modifier: bool) -> Typed:
 def _written(text: str, target: SparkType) -> Typed:
     """A literal that Spark reads as PostgreSQL does, or not at all."""
     if target.is_text or (target.name == "jsonb" and _SIMPLE_JSONB.fullmatch(text)):
+        return Typed(string(text), target)
+    if target.name == "interval":
+        parse_interval(text)
         return Typed(string(text), target)
     if target.name in ("real", "double precision"):
         return Typed(f"CAST({string(text)} AS {target.spark})", target)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sql.spark.python import date_formats, jsonb_values, number_formats, text_values
+from sql.spark.python import date_formats, interval_values, jsonb_values, number_formats, text_values
 
 _PREFIX = "headwater_"
 
@@ -47,10 +47,17 @@ FUNCTIONS: Mapping[str, PythonFunction] = {
     "text_timestamptz": PythonFunction(text_values.timestamptz, "timestamp"),
     "date_shown": PythonFunction(date_formats.shown_date, "string"),
     "timestamp_shown": PythonFunction(date_formats.shown, "string"),
+    "interval_difference": PythonFunction(interval_values.difference, "string"),
+    "interval_age": PythonFunction(interval_values.age, "string"),
+    "interval_span": PythonFunction(interval_values.span, "string"),
+    "interval_field": PythonFunction(interval_values.field, "string"),
+    "timestamptz_of_epoch": PythonFunction(interval_values.from_epoch, "timestamp"),
+    "date_read": PythonFunction(interval_values.to_date, "date"),
+    "number_bucket": PythonFunction(number_formats.bucket, "int"),
     "number_shown": PythonFunction(number_formats.shown, "string"),
 }
 
-MODULES = (date_formats, jsonb_values, number_formats, text_values)
+MODULES = (date_formats, interval_values, jsonb_values, number_formats, text_values)
 """What the functions are in: Spark's processes have nothing of this program."""
 
 _CALL = re.compile(rf"\b{_PREFIX}({'|'.join(FUNCTIONS)})\(")

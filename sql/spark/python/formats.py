@@ -1,4 +1,4 @@
-"""to_char in Spark's dialect, by formats that are literals."""
+"""to_char, by formats that are literals, and width_bucket in Spark's dialect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sql.errors import NotExpressible
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.python import date_formats, number_formats
 from sql.spark.python.calls import call
-from sql.spark.types import DATE, NUMERAL, TEXT, TIMESTAMP, Typed
+from sql.spark.types import DATE, INTEGER, NUMERAL, TEXT, TIMESTAMP, Typed
 from sql.spark.values import converted, string
 
 T = TypeVar("T")
@@ -73,7 +73,17 @@ def _has_time(pattern: str) -> bool:
     return any(kind and name.upper() in times for kind, name in parts)
 
 
+def _width_bucket(expressions: Expressions, node: exp.WidthBucket) -> Typed:
+    values = [expressions.render(node.args[part]) for part in ("this", "min_value", "max_value")]
+    count = expressions.render(node.args["num_buckets"])
+    if any(value.type.name != "numeric" for value in values) or not count.type.is_integer:
+        raise NotExpressible("width_bucket of anything but numerics")
+    number = f"CAST({count.sql} AS INT)"
+    return Typed(call("number_bucket", *(value.sql for value in values), number), INTEGER)
+
+
 FORMATS: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {
+    exp.WidthBucket: (_width_bucket, ("this", "min_value", "max_value", "num_buckets")),
     exp.TimeToStr: (_to_char, ("this", "format")),
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""

@@ -1,9 +1,11 @@
-"""Numbers by a format of `to_char`: digits, zeros, a point, commas, FM. It does what NUM_processor (formatting.c) does.
+"""Numbers by a format of `to_char`: digits, zeros, a point, commas, FM, as by NUM_processor (formatting.c); buckets.
 
 Nothing here uses anything else of this program: Spark gets it by value.
 """
 
 import re
+from decimal import Decimal
+from fractions import Fraction
 
 PATTERN = re.compile(r"(?:FM)?[09,]*(?:\.[09]*)?")
 
@@ -109,3 +111,18 @@ class _Writer:
             return " " if not self.fill else "0" if self._whole else ""
         self.begun = True
         return digit
+
+
+def bucket(value: Decimal, low: Decimal, high: Decimal, count: int) -> int:
+    """`width_bucket` of numerics. Raises ValueError, where PostgreSQL has an error.
+
+    >>> bucket(Decimal("5.35"), Decimal("0.024"), Decimal("10.06"), 5), bucket(Decimal(1), Decimal(3), Decimal(0), 3)
+    (3, 3)
+    """
+    if count <= 0 or low == high:
+        raise ValueError("no bounds, or no number of buckets")
+    sign = 1 if low < high else -1
+    above, width = (Fraction(value) - Fraction(low)) * sign, (Fraction(high) - Fraction(low)) * sign
+    if above < 0:
+        return 0
+    return count + 1 if above >= width else int(above * count // width) + 1
