@@ -388,7 +388,7 @@ ERROR_EXAMPLES = (
     "t::boolean", "t::date", "t::numeric(5,2)", "t::numeric", "t::uuid", "t::double precision", "j::integer",
     "j::numeric", "j::boolean", "jsonb_array_length(j)", "t::timestamp without time zone",
     "(n::text || 'e9'::text)::numeric(9,2)",
-    "to_timestamp(f)",
+    "to_timestamp(f)", "free::integer",
     "t::integer", "t::bigint", "(i8::text || '0')::bigint", "(' ' || t)::smallint",
     "f::integer", "f::smallint", "r::integer", "sqrt(f)", "make_date(i4, 2, 3)", "make_date(2023, 2, 29 + i4 * 0)",
     "make_date(2023, i2::integer, 1)", "make_date(2023, 1, i2::integer)",
@@ -399,6 +399,9 @@ ERROR_EXAMPLES = (
 
 # What PostgreSQL computes and Spark's decimals are too short for: an error, or PostgreSQL's result.
 LONG_EXAMPLES = (
+    "free + 1::numeric",
+    "free > 5::numeric",
+    "free::text",
     "to_date(t, 'YYYY-MM-DD'::text)",
     "t::numeric",
     "to_char(free, '9.99'::text)",
@@ -424,4 +427,11 @@ LONG_EXAMPLES = (
     "EXTRACT(century FROM (ts - '3 years'::interval))",
     "EXTRACT(millennium FROM tsi) < 3::numeric",
 )
-LONG_AGGREGATES = ("avg(i8)", "sum(i8::numeric * i8::numeric)", "sum(i8::numeric * i8::numeric * 3.5)", "avg(n / 3.0)")
+LONG_AGGREGATES = (
+    "sum(free)",
+    "avg(free)",
+    "avg(i8)",
+    "sum(i8::numeric * i8::numeric)",
+    "sum(i8::numeric * i8::numeric * 3.5)",
+    "avg(n / 3.0)",
+)

@@ -141,8 +141,8 @@ class SparkExpressions:
             )
         if bare and target.name == "numeric" and inner.type.is_number:
             return inner if inner.type.name == "numeric" else converted(inner, inner.type.as_numeric())
-        if bare and target.name == "numeric" and inner.type != NUMERAL:
-            return numeral(inner)
+        if bare and target.name == "numeric":
+            return inner if inner.type == NUMERAL else numeral(inner)
         return converted(inner, target)
 
     # Operators
@@ -242,7 +242,7 @@ class SparkExpressions:
 
     def _neg(self, node: exp.Neg) -> Typed:
         this = self.render(node.this)
-        if not this.type.is_number and not is_float(this):
+        if not this.type.is_number and this.type != NUMERAL and not is_float(this):
             raise NotExpressible(f"- of {this.type.name}")
         return negated(this)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from sql.errors import NotExpressible
 from sql.spark import equality as equality
 from sql.spark.dates import infinite, parse_interval
-from sql.spark.numbers.exact import opaque, scale_of, shown
+from sql.spark.numbers.exact import decimal_of, opaque, scale_of, shown
 from sql.spark.python.calls import call
 from sql.spark.types import NUMERAL, TEXT, UNKNOWN, Display, SparkType, Typed, numeric
 
@@ -111,6 +111,9 @@ def converted(inner: Typed, target: SparkType) -> Typed:
         return inner
     if target.is_text and (text := _as_text(inner, target)) is not None:
         return text
+    if source == NUMERAL:
+        inner = decimal_of(inner)
+        source = inner.type
     if source.is_number and target.is_number:
         cast = _number_as(inner, target)
         return Typed(opaque(cast) if _narrows(source, target) else cast, target)
@@ -124,7 +127,7 @@ def _as_text(inner: Typed, target: SparkType) -> Typed | None:
         return Typed(inner.sql, replace(source, name="text", precision=0))
     # In whatever order the database's collation has.
     target = target if source.is_text else replace(target, ordered=False)
-    if source.enum:
+    if source.enum or source == NUMERAL:
         return Typed(inner.sql, target)
     return Typed(shown(inner), target) if source.name == "numeric" else None
 
@@ -267,6 +270,8 @@ def check_comparable(a: SparkType, b: SparkType, *, ordering: bool) -> None:
 
 def comparable(a: Typed, b: Typed, *, ordering: bool) -> tuple[str, str]:
     """Two values as they can be compared in Spark. Raises NotExpressible."""
+    if NUMERAL in (a.type, b.type) and all(each.type.is_number or each.type == NUMERAL for each in (a, b)):
+        a, b = decimal_of(a), decimal_of(b)
     check_comparable(a.type, b.type, ordering=ordering)
     if a.type.name in ("real", "double precision"):
         return opaque(a.sql), opaque(b.sql)

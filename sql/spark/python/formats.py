@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from sqlglot import exp
 
 from sql.errors import NotExpressible
+from sql.spark.numbers.exact import decimal_of
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.python import date_formats, number_formats
 from sql.spark.python.calls import call
@@ -74,7 +75,7 @@ def _has_time(pattern: str) -> bool:
 
 
 def _width_bucket(expressions: Expressions, node: exp.WidthBucket) -> Typed:
-    values = [expressions.render(node.args[part]) for part in ("this", "min_value", "max_value")]
+    values = [decimal_of(expressions.render(node.args[part])) for part in ("this", "min_value", "max_value")]
     count = expressions.render(node.args["num_buckets"])
     if any(value.type.name != "numeric" for value in values) or not count.type.is_integer:
         raise NotExpressible("width_bucket of anything but numerics")

@@ -16,6 +16,7 @@ COLUMNS = (
     "g integer",
     'w text COLLATE "C"',
     "m integer",
+    "free numeric",
     "q numeric(12,3)",
     "d date",
     "ts timestamp",
@@ -36,6 +37,12 @@ def _word(random: Random) -> str:
 def _number(random: Random) -> str:
     digits = random.choice((1, 2, 4, 7, 12))
     return f"{random.choice(('', '-'))}{random.randrange(10**digits)}e-3"
+
+
+def _free(random: Random) -> str:
+    """A number with as many digits after the point as it is written with."""
+    fraction = "".join(random.choice("0005179") for _ in range(random.choice((0, 0, 1, 2, 2, 4, 10))))
+    return f"{random.choice(('', '-'))}{random.randrange(10 ** random.choice((1, 3, 7)))}.{fraction}"
 
 
 def _day(random: Random) -> date:
@@ -72,6 +79,7 @@ def rows() -> Iterator[tuple[str | None, ...]]:
             str(random.randrange(200)),
             _word(random),
             str(random.randrange(-20, 20)),
+            _free(random),
             _number(random),
             str(_day(random)),
             str(_moment(random)),
@@ -164,6 +172,35 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "to_timestamp(m::double precision * 98765.4321987::double precision)",
         "to_timestamp((q::text || 'e-3'::text)::double precision)",
     ),
+    "numeric": (
+        "free",
+        "free + 1",
+        "free - q",
+        "free * 2.50",
+        "free * free",
+        "- free",
+        "abs(free)",
+        "sign(free)",
+        "scale(free)",
+        "round(free, 2)",
+        "trunc(free, 1)",
+        "ceil(free)",
+        "round(free)",
+        "free / 7",
+        "1000.0 / (abs(free) + 1)",
+        "free % 13.7",
+        "free > q",
+        "free = q",
+        "free = ANY (ARRAY[0, 1, 5.50])",
+        "free <= 100.5 AND free > '-2.0'::numeric",
+        "free::numeric(12,2)",
+        "free::integer",
+        "free::text",
+        "(free + 0.10)::text",
+        "CASE WHEN free > 5 THEN free * 3 ELSE q END",
+        "(j ->> 'a'::text)::text = free::text",
+        "width_bucket(free, 0, 500, 10)",
+    ),
     "buckets": (
         "width_bucket(q, 0::numeric, 1000::numeric, 7)",
         "width_bucket(q, 1000.5, '-1000.25'::numeric, 13)",
@@ -189,6 +226,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 }
 
 AGGREGATES = (
+    "sum(free)",
+    "avg(free)",
+    "sum(free * 0.25) FILTER (WHERE free > 0)",
+    "sum(free) / NULLIF(count(free), 0)",
     "string_agg(w, ','::text ORDER BY m DESC, w)",
     "string_agg(w, ''::text ORDER BY d NULLS FIRST, w DESC) FILTER (WHERE m > 0)",
     "string_agg(DISTINCT w, '|'::text ORDER BY w DESC)",

@@ -39,6 +39,8 @@ QUERIES: dict[str, str] = {
     "lists": "SELECT grp, string_agg(label, ',' ORDER BY val DESC, label) AS l,"
     " array_agg(val ORDER BY amount, val) AS v, string_agg(DISTINCT label, '|') AS d FROM item GROUP BY grp",
     "numbers from texts": "SELECT grp, sum((val::text || 'e-1')::numeric(8,2)) AS s FROM item GROUP BY grp",
+    "numerics of any scale": "SELECT grp, sum(amount::text::numeric) AS s, avg(val::text::numeric) AS a"
+    " FROM item GROUP BY grp",
     "having": "SELECT grp, count(*) AS n FROM item GROUP BY grp HAVING count(*) > 1",
     "no group by": "SELECT count(*) AS n, sum(amount) AS s FROM item",
     "no group by over extrema": "SELECT min(val) AS lo, max(day) AS hi FROM item",
