@@ -288,7 +288,8 @@ def _forget_classic_session() -> None:
 
     if (context := SparkContext._active_spark_context) is not None:
         with suppress(Exception):
-            # Otherwise it writes to stderr that its JVM has gone.
+            # Otherwise it writes to stderr that its JVM has gone, and so does what still listens to the JVM.
+            context._accumulatorServer.handle_error = lambda *_: None
             context._accumulatorServer.shutdown()
     if SparkContext._gateway is not None:
         with suppress(Exception):

@@ -16,6 +16,7 @@ from engine.mirror.delta_table import ROW_GROUP_ROWS
 from engine.mirror.mirror import MirrorVersion
 from engine.spark.backends import Session, batches_of, frame_of
 from engine.spark.mirror_views import create_views, no_rows
+from engine.spark.python_functions import register
 from sql.base.columns import Source
 from sql.spark.render import SparkQuery
 from sql.spark.stages import SparkStages, SparkView
@@ -71,6 +72,7 @@ class SparkJob:
                 for version in versions:
                     if version.source in self.reads:
                         create_views(spark, sources[version.source], self.reads[version.source], version)
+                register(spark, self.sql)
                 views = [SparkView(name, "", True) for name in self.repeated]
                 for view in (*views, *self.views):
                     frame = spark.table(view.name) if view.name in self.repeated else frame_of(spark, view.sql)

@@ -9,6 +9,8 @@ from sql.base.columns import Column, Source
 from sql.canonical.written import read
 from sql.errors import NotExpressible
 from sql.spark.from_clause import SourceView
+from sql.spark.numbers.exact import MANY_DIGITS
+from sql.spark.python.calls import called
 from sql.spark.relations import Relation
 from sql.spark.render import Renderer, check_types, understood
 from sql.spark.types import UNKNOWN, UNNAMEABLE, Display, SparkType
@@ -62,6 +64,11 @@ def dataset(
     renderer = Renderer(sources, binary_order, frozenset(collated), total_orders=total_orders, views=views)
     relation = renderer.query(understood(read(query), sources), {})
     check_types(output, relation.declared)
+    if called(relation.sql):
+        raise NotExpressible("what Spark has a function for from Headwater only")
+    if MANY_DIGITS in relation.sql:
+        # Nobody would compute instead where a value is one.
+        raise NotExpressible("numeric without precision")
     reads = {oid: tuple(names) for oid, names in renderer.reads.items()}
     columns = tuple((column.name, type_) for column, (_, type_) in zip(output, relation.columns, strict=True))
     return Dataset(_under_names(relation, columns), columns, reads)

@@ -10,7 +10,7 @@ from sqlglot import exp
 from sql.canonical.written import read
 from sql.errors import NotExpressible
 from sql.operators.aggregates.accumulators import scale_digits
-from sql.spark.numbers.exact import average_of, scale_of, sum_of
+from sql.spark.numbers.exact import average_of, decimal_of, scale_of, sum_of
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.types import BIGINT, BOOLEAN, NUMERAL, Display, SparkType, Typed
 
@@ -63,7 +63,7 @@ def _scale_digits(expressions: Expressions, node: Any) -> Typed | None:
         return None
     if node != read(scale_digits(column.sql("postgres"))):
         return None
-    value = expressions.with_clause("").render(column)
+    value = decimal_of(expressions.with_clause("").render(column))
     scale = scale_of(value)
     counts = []
     for n in range(value.type.scale, -1, -1):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sql.spark.python.calls import call
+
 NUMBER = "number"
 """An argument of any exact number type, which is then also the result's."""
 
@@ -168,6 +170,14 @@ CASTS = {
         ("text", name): _WRITTEN.replace("{1}", spark).replace("{2}", _NO_NUMBER)
         for name, spark in (("smallint", "SMALLINT"), ("integer", "INT"), ("bigint", "BIGINT"))
     },
+    ("text", "boolean"): call("text_boolean", "{0}"),
+    ("text", "double precision"): call("text_double", "{0}"),
+    ("text", "uuid"): call("text_uuid", "{0}"),
+    ("text", "date"): call("text_date", "{0}"),
+    ("text", "timestamp without time zone"): call("text_timestamp", "{0}"),
+    ("text", "timestamp with time zone"): call("text_timestamptz", "{0}"),
+    ("jsonb", "text"): "{0}",
+    ("jsonb", "boolean"): call("jsonb_boolean", "{0}"),
     ("integer", "boolean"): "({0} <> 0)",
     ("boolean", "text"): "CAST({0} AS STRING)",
     ("boolean", "integer"): "CAST({0} AS INT)",
@@ -315,6 +325,11 @@ OPERATOR_EXAMPLES = (
     "EXTRACT(epoch FROM ts)", "EXTRACT(epoch FROM d)",
     "d + i2 % 20::smallint", "d - i2 % 20::smallint", "di + 3 * i2 / 3", "d + i4 % 20",
     "GREATEST(7::numeric(3,0), i8::numeric)", "CASE WHEN b THEN 7::numeric(3,0) ELSE i4::numeric END",
+    "to_char(di, 'YYYY'::text)", "to_char(tsi, 'DD Mon'::text)", "to_char(ts, 'YYYY'::text)", "j ->> 'b'::text",
+    "j -> 0", "j ? 'b'::text",
+    "EXTRACT(epoch FROM v)", "EXTRACT(year FROM v)", "EXTRACT(month FROM v)", "EXTRACT(day FROM v)",
+    "EXTRACT(hour FROM v)", "EXTRACT(minute FROM v)", "EXTRACT(second FROM v)", "v < '1 mon'::interval", "v = v",
+    "age(ts, d::timestamp without time zone)", "ts - d::timestamp without time zone",
     "COALESCE(di, '-infinity'::date)", "CASE WHEN b THEN tsi ELSE 'infinity'::timestamp without time zone END",
 )  # fmt: skip
 
@@ -349,6 +364,18 @@ AGGREGATE_EXAMPLES = (
     "bit_and(i4)", "bit_or(i8)", "bit_xor(i2)", "bit_or(i4) FILTER (WHERE b)", "bit_and(i8 | 1::bigint)",
     "count(DISTINCT e)", "min(p)", "min(di)", "max(di)", "max(tsi)", "min(tzi)", "count(DISTINCT di)",
     "sum(n) / 3.0", "avg(n) > 1.5", "0.2 * avg(n2)", "sum(n) / NULLIF(count(*), 0)::numeric",
+    "string_agg(t, ', '::text ORDER BY b DESC NULLS FIRST, i4 DESC, t)",
+    "string_agg(t, ''::text ORDER BY t DESC NULLS LAST) FILTER (WHERE b)",
+    "string_agg(c, '\\'::text ORDER BY c)", "string_agg(t, ','::text ORDER BY k, t) FILTER (WHERE k < 0)",
+    "string_agg(DISTINCT t, '; '::text)", "string_agg(DISTINCT t, '|'::text ORDER BY t DESC) FILTER (WHERE i4 > 0)",
+    "string_agg(DISTINCT c, ''::text ORDER BY c)", "array_agg(DISTINCT t ORDER BY t DESC)", "array_agg(DISTINCT b)",
+    "array_agg(DISTINCT i4 ORDER BY i4 DESC NULLS LAST)", "array_agg(DISTINCT n) FILTER (WHERE k < 0)",
+    "array_agg(DISTINCT di ORDER BY di NULLS FIRST)", "array_agg(DISTINCT n) FILTER (WHERE n IS NULL)",
+    "array_agg(t ORDER BY t)", "array_agg(i4 ORDER BY b, i4 DESC)", "array_agg(n ORDER BY n NULLS FIRST)",
+    "array_agg(b ORDER BY b)", "array_agg(u ORDER BY u DESC)", "array_agg(di ORDER BY di)", "array_agg(d ORDER BY d)",
+    "array_agg(ts ORDER BY ts)", "array_agg(tsi ORDER BY tsi)", "array_agg(tz ORDER BY tz)",
+    "array_agg(tzi ORDER BY tzi DESC)", "array_agg(i8 ORDER BY d, i8) FILTER (WHERE k < 0)",
+    "array_agg(i2 ORDER BY k, i2) FILTER (WHERE b)", "array_agg(n2 ORDER BY t, n2 DESC)",
 )  # fmt: skip
 
 # PostgreSQL raises an error for these; Spark must not give a value.
@@ -358,6 +385,10 @@ ERROR_EXAMPLES = (
     "i8::integer", "i4::smallint", "(n * 1000)::numeric(10,2)", "n / (n2 - n2)", "n % (n2 - n2)",
     "f * 10::double precision", "f * f", "f / 1000::double precision", "1::double precision / f", "f / g", "r * r",
     "r / 1000::real", "r + r", "f * 10::double precision > 5::double precision", "f + f",
+    "t::boolean", "t::date", "t::numeric(5,2)", "t::numeric", "t::uuid", "t::double precision", "j::integer",
+    "j::numeric", "j::boolean", "jsonb_array_length(j)", "t::timestamp without time zone",
+    "(n::text || 'e9'::text)::numeric(9,2)",
+    "to_timestamp(f)", "free::integer",
     "t::integer", "t::bigint", "(i8::text || '0')::bigint", "(' ' || t)::smallint",
     "f::integer", "f::smallint", "r::integer", "sqrt(f)", "make_date(i4, 2, 3)", "make_date(2023, 2, 29 + i4 * 0)",
     "make_date(2023, i2::integer, 1)", "make_date(2023, 1, i2::integer)",
@@ -368,6 +399,14 @@ ERROR_EXAMPLES = (
 
 # What PostgreSQL computes and Spark's decimals are too short for: an error, or PostgreSQL's result.
 LONG_EXAMPLES = (
+    "free + 1::numeric",
+    "free > 5::numeric",
+    "free::text",
+    "to_date(t, 'YYYY-MM-DD'::text)",
+    "t::numeric",
+    "to_char(free, '9.99'::text)",
+    "tsi - '2000-01-01 00:00:00'::timestamp without time zone",
+    "age(tsi, ts)",
     "i8::numeric * i8::numeric * i8::numeric",
     "i8::numeric * 10000000000000000000.5 * n",
     "n / 0.00000000000001",
@@ -388,4 +427,11 @@ LONG_EXAMPLES = (
     "EXTRACT(century FROM (ts - '3 years'::interval))",
     "EXTRACT(millennium FROM tsi) < 3::numeric",
 )
-LONG_AGGREGATES = ("avg(i8)", "sum(i8::numeric * i8::numeric)", "sum(i8::numeric * i8::numeric * 3.5)", "avg(n / 3.0)")
+LONG_AGGREGATES = (
+    "sum(free)",
+    "avg(free)",
+    "avg(i8)",
+    "sum(i8::numeric * i8::numeric)",
+    "sum(i8::numeric * i8::numeric * 3.5)",
+    "avg(n / 3.0)",
+)

@@ -22,10 +22,25 @@ from sql.spark.functions import FUNCTIONS
 from sql.spark.numbers.bits import BITS
 from sql.spark.numbers.exact import Layers, arithmetic, integer_division, negated, quotient, remainder
 from sql.spark.numbers.floats import float_arithmetic, is_float
+from sql.spark.ordered_aggregates import ORDERED_AGGREGATES
 from sql.spark.patterns import same_everywhere
-from sql.spark.types import BOOLEAN, DATE, TEXT, TIMESTAMP, UNKNOWN, SparkType, Typed, column_type, sqlglot_type
+from sql.spark.python.formats import FORMATS
+from sql.spark.python.intervals import INTERVAL, INTERVALS, compared, difference
+from sql.spark.python.jsonb import JSONB_RULES
+from sql.spark.types import (
+    BOOLEAN,
+    DATE,
+    NUMERAL,
+    TEXT,
+    TIMESTAMP,
+    UNKNOWN,
+    SparkType,
+    Typed,
+    column_type,
+    sqlglot_type,
+)
 from sql.spark.user_types import Label
-from sql.spark.values import comparable, constant, converted, number, string, unify
+from sql.spark.values import comparable, constant, converted, number, numeral, string, unify
 from sql.spark.windows import WINDOWS
 
 Resolve = Callable[[exp.Column], Typed]
@@ -126,6 +141,8 @@ class SparkExpressions:
             )
         if bare and target.name == "numeric" and inner.type.is_number:
             return inner if inner.type.name == "numeric" else converted(inner, inner.type.as_numeric())
+        if bare and target.name == "numeric":
+            return inner if inner.type == NUMERAL else numeral(inner)
         return converted(inner, target)
 
     # Operators
@@ -139,6 +156,8 @@ class SparkExpressions:
             a, b = date_beside_timestamp(a, b)
         elif (a.type, b.type) == (TIMESTAMP, DATE):
             b, a = date_beside_timestamp(b, a)
+        elif (a.type, b.type) == (INTERVAL, INTERVAL):
+            a, b = compared(a), compared(b)
         x, y = comparable(a, b, ordering=not isinstance(node, _EQUALITIES))
         sql = f"({x} {_COMPARISONS[type(node)]} {y})"
         return Typed(f"(NOT {sql})" if isinstance(node, exp.NullSafeNEQ) else sql, BOOLEAN)
@@ -223,7 +242,7 @@ class SparkExpressions:
 
     def _neg(self, node: exp.Neg) -> Typed:
         this = self.render(node.this)
-        if not this.type.is_number and not is_float(this):
+        if not this.type.is_number and this.type != NUMERAL and not is_float(this):
             raise NotExpressible(f"- of {this.type.name}")
         return negated(this)
 
@@ -240,7 +259,8 @@ class SparkExpressions:
         left, right = self.render(node.left), self.render(node.right)
         if left.type == DATE:
             return date_arithmetic(left, right, operator)
-        return self._arithmetic(left, right, operator)
+        between = difference(left, right) if operator == "-" else None
+        return between or self._arithmetic(left, right, operator)
 
     def _mul(self, node: exp.Mul) -> Typed:
         return self._arithmetic(self.render(node.left), self.render(node.right), "*")
@@ -354,6 +374,10 @@ RULES: Mapping[type[Any], tuple[Callable[[SparkExpressions, Any], Typed], tuple[
     **BITS,
     **CONDITIONALS,
     **AGGREGATES,
+    **ORDERED_AGGREGATES,
+    **JSONB_RULES,
+    **FORMATS,
+    **INTERVALS,
     **WINDOWS,
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""

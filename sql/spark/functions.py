@@ -11,8 +11,10 @@ from sqlglot import exp
 from sql.errors import NotExpressible
 from sql.spark import equality as equality
 from sql.spark.dates import epoch, where_finite, years_of
-from sql.spark.numbers.exact import failure, scale_of
+from sql.spark.numbers.exact import decimal_of, failure, scale_of
 from sql.spark.protocol import Expressions, Rule
+from sql.spark.python.intervals import INTERVAL, INTERVAL_FUNCTIONS, extracted
+from sql.spark.python.jsonb import JSONB_FUNCTIONS
 from sql.spark.types import DATE, FLOATS, INTEGER, TEXT, TIMESTAMP, SparkType, Typed, numeric
 from sql.spark.values import converted, unify
 
@@ -127,7 +129,7 @@ def _overlay(expressions: Expressions, node: exp.Overlay) -> Typed:
 
 
 def _abs(expressions: Expressions, node: exp.Abs) -> Typed:
-    this = expressions.render(node.this)
+    this = decimal_of(expressions.render(node.this))
     if not this.type.is_number and this.type.name not in FLOATS:
         raise NotExpressible(f"abs of {this.type.name}")
     return replace(this, sql=f"abs({this.sql})")
@@ -142,7 +144,7 @@ def _sqrt(expressions: Expressions, node: exp.Sqrt) -> Typed:
 
 
 def _sign(expressions: Expressions, node: exp.Sign) -> Typed:
-    this = expressions.render(node.this)
+    this = decimal_of(expressions.render(node.this))
     if this.type.name != "numeric":
         raise NotExpressible(f"sign of {this.type.name}")
     type_ = numeric(1, 0)
@@ -151,7 +153,7 @@ def _sign(expressions: Expressions, node: exp.Sign) -> Typed:
 
 
 def _places(expressions: Expressions, node: Any, name: str) -> tuple[Typed, int]:
-    this, places = expressions.render(node.this), node.args.get("decimals")
+    this, places = decimal_of(expressions.render(node.this)), node.args.get("decimals")
     if this.type.name != "numeric" or not (places is None or (isinstance(places, exp.Literal) and places.is_int)):
         raise NotExpressible(f"{name} of {this.type.name}, or to places that are not a literal")
     return this, int(places.name) if places is not None else 0
@@ -185,7 +187,7 @@ def _floor(expressions: Expressions, node: exp.Floor) -> Typed:
 
 
 def _whole(expressions: Expressions, node: exp.Expression, name: str) -> Typed:
-    this = expressions.render(node.this)
+    this = decimal_of(expressions.render(node.this))
     if this.type.name != "numeric":
         raise NotExpressible(f"{name} of {this.type.name}")
     type_ = numeric(this.type.digits + 1, 0)
@@ -195,6 +197,8 @@ def _whole(expressions: Expressions, node: exp.Expression, name: str) -> Typed:
 def _extract(expressions: Expressions, node: exp.Extract) -> Typed:
     named, this = node.this, expressions.render(node.expression)
     part = (named if isinstance(named, exp.Var) else named.this).name.lower()
+    if this.type == INTERVAL and isinstance(named, exp.Var):
+        return extracted(this, part)
     known = equality.EXTRACT_PARTS.get(part)
     if part == "epoch" and isinstance(named, exp.Var) and this.type in (DATE, TIMESTAMP):
         return epoch(this)
@@ -264,7 +268,7 @@ def _make_date(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
 
 
 def _scale(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
-    value = expressions.render(nodes[0])
+    value = decimal_of(expressions.render(nodes[0]))
     if value.type.name != "numeric" or len(nodes) != 1:
         raise NotExpressible(f"function scale of {value.type.name}")
     return Typed(f"(CASE WHEN {value.sql} IS NOT NULL THEN {scale_of(value)} END)", INTEGER)
@@ -287,6 +291,8 @@ _OWN: Mapping[str, OwnRule] = {
     "scale": _scale,
     "num_nulls": _nulls("NULL"),
     "num_nonnulls": _nulls("NOT NULL"),
+    **JSONB_FUNCTIONS,
+    **INTERVAL_FUNCTIONS,
 }
 """By PostgreSQL's names: functions that sqlglot does not know, and that are more than a call."""
 

@@ -105,7 +105,7 @@ class SelectText:
         return within, above
 
 
-_AGGREGATE = re.compile(r"\b(sum|count|min|max|bool_and|bool_or)\(")
+_AGGREGATE = re.compile(r"\b(sum|count|min|max|bool_and|bool_or|listagg)\(")
 
 
 _REFUSED_PARTS = {

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
 from sql.errors import NotExpressible
 from sql.spark import equality as equality
-from sql.spark.dates import infinite
-from sql.spark.numbers.exact import opaque, scale_of, shown
+from sql.spark.dates import infinite, parse_interval
+from sql.spark.numbers.exact import decimal_of, opaque, scale_of, shown
+from sql.spark.python.calls import call
 from sql.spark.types import NUMERAL, TEXT, UNKNOWN, Display, SparkType, Typed, numeric
 
 __all__ = [
@@ -40,6 +42,9 @@ def identifier(name: str) -> str:
     """A quoted name of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
+
+_SIMPLE_JSONB = re.compile(r'\{\}|\[\]|null|true|false|0|-?[1-9][0-9]*|"[^"\\\x00-\x1f]*"')
+"""Literals of which it is plain that PostgreSQL writes them so."""
 
 _WHOLE = ("smallint", "integer", "bigint")
 _ENDLESS = ("date", "timestamp without time zone", "timestamp with time zone")
@@ -104,22 +109,47 @@ def converted(inner: Typed, target: SparkType) -> Typed:
     source = inner.type
     if source.name == target.name and source.name != "numeric":
         return inner
-    if target.name == "text" and not source.is_text:
-        # In whatever order the database's collation has.
-        target = replace(target, ordered=False)
-    if source.enum and target.is_text:
-        return Typed(inner.sql, target)
-    if source.name == "character" and target.is_text:
-        return Typed(inner.sql, replace(source, name="text", precision=0))
-    if source.name == "numeric" and target.is_text:
-        return Typed(shown(inner), target)
+    if target.is_text and (text := _as_text(inner, target)) is not None:
+        return text
+    if source == NUMERAL:
+        inner = decimal_of(inner)
+        source = inner.type
     if source.is_number and target.is_number:
         cast = _number_as(inner, target)
         return Typed(opaque(cast) if _narrows(source, target) else cast, target)
+    return Typed(_cast(inner, target), replace(target, ordered=False) if target.name == "text" else target)
+
+
+def _as_text(inner: Typed, target: SparkType) -> Typed | None:
+    """A value whose text is in Spark already, or depends on more than its type."""
+    source = inner.type
+    if source.name == "character":
+        return Typed(inner.sql, replace(source, name="text", precision=0))
+    # In whatever order the database's collation has.
+    target = target if source.is_text else replace(target, ordered=False)
+    if source.enum or source == NUMERAL:
+        return Typed(inner.sql, target)
+    return Typed(shown(inner), target) if source.name == "numeric" else None
+
+
+def _cast(inner: Typed, target: SparkType) -> str:
+    """A cast by the list."""
+    source = inner.type
+    if source.name in ("text", "jsonb") and target.is_number and (source.name, target.name) not in equality.CASTS:
+        text = inner.sql if source.name == "text" else call("jsonb_number", inner.sql)
+        return opaque(f"CAST({call('text_rounded', text, str(target.scale))} AS {target.spark})")
     template = equality.CASTS.get((source.name, target.name))
     if template is None:
         raise NotExpressible(f"cast from {source.name} to {target.name}")
-    return Typed(template.format(inner.sql), target)
+    return template.format(inner.sql)
+
+
+def numeral(value: Typed) -> Typed:
+    """Text or jsonb as a numeric of any number of digits. Raises NotExpressible."""
+    if value.type.name not in ("text", "jsonb"):
+        raise NotExpressible(f"cast from {value.type.name} to numeric")
+    name = "text_numeric" if value.type.name == "text" else "jsonb_number"
+    return Typed(call(name, value.sql), NUMERAL)
 
 
 def _number_as(value: Typed, target: SparkType) -> str:
@@ -141,11 +171,11 @@ def _narrows(source: SparkType, target: SparkType) -> bool:
 
 def constant(text: str, target: SparkType, has_modifier: bool) -> Typed:
     """A literal of a type, `'…'::type`."""
+    if target.name == "character" and not target.precision:
+        return Typed(string(text.rstrip(" ")), target)
     try:
         if target.is_number:
             return _number_literal(number(text.strip()), target, has_modifier)
-        if target.name == "character" and not target.precision:
-            return Typed(string(text.rstrip(" ")), target)
         if target.name in _ENDLESS and text in ("infinity", "-infinity"):
             return Typed(infinite(target, text.removesuffix("infinity")), target)
         if target.name == "date":
@@ -158,7 +188,15 @@ def constant(text: str, target: SparkType, has_modifier: bool) -> Typed:
             return Typed("TRUE" if text[0] == "t" else "FALSE", target)
     except (ValueError, OverflowError):
         raise NotExpressible(f"literal '{text}' of type {target.name}") from None
-    if target.is_text:
+    return _written(text, target)
+
+
+def _written(text: str, target: SparkType) -> Typed:
+    """A literal that Spark reads as PostgreSQL does, or not at all."""
+    if target.is_text or (target.name == "jsonb" and _SIMPLE_JSONB.fullmatch(text)):
+        return Typed(string(text), target)
+    if target.name == "interval":
+        parse_interval(text)
         return Typed(string(text), target)
     if target.name in ("real", "double precision"):
         return Typed(f"CAST({string(text)} AS {target.spark})", target)
@@ -232,6 +270,8 @@ def check_comparable(a: SparkType, b: SparkType, *, ordering: bool) -> None:
 
 def comparable(a: Typed, b: Typed, *, ordering: bool) -> tuple[str, str]:
     """Two values as they can be compared in Spark. Raises NotExpressible."""
+    if NUMERAL in (a.type, b.type) and all(each.type.is_number or each.type == NUMERAL for each in (a, b)):
+        a, b = decimal_of(a), decimal_of(b)
     check_comparable(a.type, b.type, ordering=ordering)
     if a.type.name in ("real", "double precision"):
         return opaque(a.sql), opaque(b.sql)

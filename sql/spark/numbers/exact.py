@@ -15,7 +15,7 @@ import re
 from dataclasses import replace
 
 from sql.errors import NotExpressible
-from sql.spark.types import BIGINT, INTEGERS, MAX_PRECISION, MIN_DIGITS, Display, SparkType, Typed, numeric
+from sql.spark.types import BIGINT, INTEGERS, MAX_PRECISION, MIN_DIGITS, NUMERAL, Display, SparkType, Typed, numeric
 
 ROWS_DIGITS = 10
 """Digits that a sum of decimals has more than its terms."""
@@ -38,6 +38,26 @@ def opaque(sql: str) -> str:
     return f"greatest({sql}, NULL)"
 
 
+FREE = SparkType("numeric", 28, 10, display=Display.KEPT)
+"""What can be computed with of numerics whose type says nothing: a sum of such decimals fits, and a product of two."""
+
+
+MANY_DIGITS = "numeric of many digits"
+"""The error of such a numeric that cannot."""
+
+
+def decimal_of(value: Typed) -> Typed:
+    """A number that is written as text as one to compute with; an error where it has more digits, or is NaN."""
+    if value.type != NUMERAL:
+        return value
+    text = value.sql
+    plain = rf"{text} RLIKE '\\A-?[0-9]{{1,{FREE.digits}}}([.][0-9]{{1,{FREE.scale}}})?\\z'"
+    beyond = f"CAST({failure(MANY_DIGITS)} AS {FREE.spark})"
+    sql = f"(CASE WHEN {plain} THEN CAST({text} AS {FREE.spark}) WHEN {text} IS NOT NULL THEN {beyond} END)"
+    scale = f"(CASE WHEN instr({text}, '.') > 0 THEN char_length({text}) - instr({text}, '.') ELSE 0 END)"
+    return Typed(sql, FREE, scale)
+
+
 def scale_of(value: Typed) -> str:
     """The display scale of a number, in Spark SQL."""
     if value.type.display is Display.LOST:
@@ -58,6 +78,7 @@ def wider(left: SparkType, right: SparkType) -> SparkType:
 
 def arithmetic(left: Typed, right: Typed, operator: str) -> Typed:
     """``+``, ``-`` or ``*`` of two numbers. Raises NotExpressible."""
+    left, right = decimal_of(left), decimal_of(right)
     a, b = left.type, right.type
     if not (a.is_number and b.is_number):
         raise NotExpressible(f"{a.name} {operator} {b.name}")
@@ -102,6 +123,7 @@ def _factors(a: SparkType, b: SparkType) -> tuple[SparkType, SparkType]:
 
 def negated(value: Typed) -> Typed:
     """The number with the other sign."""
+    value = decimal_of(value)
     return replace(value, sql=f"(- {value.sql})")
 
 
@@ -115,6 +137,7 @@ def integer_division(left: Typed, right: Typed) -> Typed:
 
 def remainder(left: Typed, right: Typed) -> Typed:
     """The remainder, which has the sign of the dividend. Raises NotExpressible."""
+    left, right = decimal_of(left), decimal_of(right)
     a, b = left.type, right.type
     if a.is_integer and b.is_integer:
         type_ = wider(a, b)
@@ -135,7 +158,7 @@ def remainder(left: Typed, right: Typed) -> Typed:
 
 def sum_of(value: Typed, distinct: str = "", condition: str = "", over: str = "") -> Typed:
     """sum() of numbers. ``condition`` and ``over`` are the clauses after the call. Raises NotExpressible."""
-    clauses = condition + over
+    clauses, value = condition + over, decimal_of(value)
     if value.type.name in ("smallint", "integer"):
         return Typed(f"sum({distinct}CAST({value.sql} AS BIGINT)){clauses}", BIGINT)
     if not value.type.is_number:
@@ -162,6 +185,7 @@ def sum_of(value: Typed, distinct: str = "", condition: str = "", over: str = ""
 
 def average_of(value: Typed, layers: Layers, distinct: str = "", condition: str = "") -> Typed:
     """avg() of integers or numerics: the sum divided by the number of values. Raises NotExpressible."""
+    value = decimal_of(value)
     if not value.type.is_number:
         raise NotExpressible(f"avg of {value.type.name}")
     exact = (
@@ -286,6 +310,7 @@ def quotient(left: Typed, right: Typed, layers: Layers) -> Typed:
     wanted one is added, and what follows it is cut off. A quotient of 10^12 or more, or with more than 24 digits after
     the point, is an error. Raises NotExpressible.
     """
+    left, right = decimal_of(left), decimal_of(right)
     if not (left.type.is_number and right.type.is_number):
         raise NotExpressible(f"{left.type.name} / {right.type.name}")
     a, b = left.type.as_numeric(), right.type.as_numeric()

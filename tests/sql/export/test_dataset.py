@@ -41,6 +41,11 @@ def test_average_of_a_dataset_is_compared_but_not_shown_as_text() -> None:
         reader(upstream, "t.v::text", "text")
 
 
+def test_functions_that_spark_has_from_headwater_are_refused() -> None:
+    with pytest.raises(NotExpressible, match="from Headwater only"):
+        totals("sum(o.customer::numeric(8,2))")
+
+
 def test_numeric_of_a_table_of_postgresql_is_text_as_it_is_in_the_mirror() -> None:
     with pytest.raises(NotExpressible):
         dataset("SELECT t.v * 2 AS v FROM public.totals t", [TOTALS], (Column("v", "numeric"),), {})

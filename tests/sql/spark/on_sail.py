@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from psycopg.types.json import Jsonb
 
 from engine.mirror.arrow_copy import arrow_type
+from engine.spark.python_functions import register
 from engine.spark.sessions import Session, SparkSessions
 from sql import Source
 from sql.base.columns import WEIGHT
@@ -68,6 +69,7 @@ class OnSail:
 
             for name, rows in relations.items():
                 store(name, rows)
+            register(spark, *(each.sql for each in (*stages.views, *stages.stages)))
             for view in stages.views:
                 # What several queries read would be computed once for each.
                 store(view.name, spark.sql(view.sql).toArrow())

@@ -36,6 +36,11 @@ QUERIES: dict[str, str] = {
     "sum of numeric": "SELECT grp, sum(amount) AS a, count(*) FILTER (WHERE val > 1) AS n FROM item GROUP BY grp",
     "average": "SELECT grp, avg(val) AS v, avg(amount) AS a FROM item GROUP BY grp",
     "extrema": "SELECT grp, min(val) AS lo, max(amount) AS hi, max(label) AS l FROM item GROUP BY grp",
+    "lists": "SELECT grp, string_agg(label, ',' ORDER BY val DESC, label) AS l,"
+    " array_agg(val ORDER BY amount, val) AS v, string_agg(DISTINCT label, '|') AS d FROM item GROUP BY grp",
+    "numbers from texts": "SELECT grp, sum((val::text || 'e-1')::numeric(8,2)) AS s FROM item GROUP BY grp",
+    "numerics of any scale": "SELECT grp, sum(amount::text::numeric) AS s, avg(val::text::numeric) AS a"
+    " FROM item GROUP BY grp",
     "having": "SELECT grp, count(*) AS n FROM item GROUP BY grp HAVING count(*) > 1",
     "no group by": "SELECT count(*) AS n, sum(amount) AS s FROM item",
     "no group by over extrema": "SELECT min(val) AS lo, max(day) AS hi FROM item",

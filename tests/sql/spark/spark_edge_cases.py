@@ -1,8 +1,8 @@
 """The edge-case table, the queries over it, and their comparison on PostgreSQL and on one Spark target.
 
 Run as a program, in a process of its own so that a Spark of another kind is not in its way:
-``python spark_edge_cases.py TARGET WORK_DIR [quick]``, with the connection options of a database (JSON) on standard
-input. It prints the differences as JSON.
+``python -m tests.sql.spark.spark_edge_cases TARGET WORK_DIR [quick]``, with the connection options of a database (JSON)
+on standard input. It prints the differences as JSON.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from engine.spark.sessions import SparkJobFailed, SparkSessions
 from engine.stream_tables.analysis import column
 from sql import Source
 from sql.spark import equality
+from tests.sql.spark import generated_values as generated
 
 COLUMNS = (
     "k integer",
@@ -185,7 +186,7 @@ class Comparison:
         self._session = PooledSession(connection)
         self._options = options
         self._executor = executor
-        self._source = Source(0, "", "", ())
+        self._sources: list[Source] = []
         self.differences: list[str] = []
 
     async def prepare(self) -> None:
@@ -193,21 +194,28 @@ class Comparison:
         await install(self._session)
         await connection.execute(TYPES)
         await connection.execute("SET search_path = public, pg_catalog")
-        await connection.execute(f"CREATE TABLE public.edge ({', '.join(COLUMNS)})")
         rows = [
-            (k, *(values[(k * (3 + n) + k // len(values)) % len(values)] for n, values in enumerate(VALUES.values())))
+            (
+                str(k),
+                *(values[(k * (3 + n) + k // len(values)) % len(values)] for n, values in enumerate(VALUES.values())),
+            )
             for k in range(ROWS)
         ]
-        fields = ", ".join(f"${n + 1}::text::{c.split()[1]}" for n, c in enumerate(COLUMNS[1:], start=1))
-        fields = fields.replace("::double", "::double precision")
-        await connection.executemany(
-            f"INSERT INTO public.edge SELECT $1::text::integer, {fields}", [(str(row[0]), *row[1:]) for row in rows]
-        )
+        await self._table("edge", COLUMNS, rows)
+        await self._table("many", generated.COLUMNS, generated.rows())
         await connection.execute("RESET search_path")
-        oid, described = await connection.fetchrow(
-            "SELECT 'public.edge'::regclass::oid::bigint, pgtrickle._columns('public.edge'::regclass)::text"
-        )
-        self._source = Source(oid, "public", "edge", tuple(column(each) for each in json.loads(described)))
+        for name in ("edge", "many"):
+            oid, described = await connection.fetchrow(
+                "SELECT c::oid::bigint, pgtrickle._columns(c)::text FROM (SELECT $1::text::regclass) x(c)",
+                f"public.{name}",
+            )
+            self._sources.append(Source(oid, "public", name, tuple(column(each) for each in json.loads(described))))
+
+    async def _table(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> None:
+        await self._connection.execute(f"CREATE TABLE public.{name} ({', '.join(columns)})")
+        fields = ", ".join(f"${n}::text::{c.split()[1]}" for n, c in enumerate(columns, start=1))
+        fields = fields.replace("::double", "::double precision")
+        await self._connection.executemany(f"INSERT INTO public.{name} SELECT {fields}", list(rows))
 
     async def _connect(self) -> asyncpg.Connection:
         return await asyncpg.connect(**self._options, server_settings=SESSION_SETTINGS)
@@ -218,7 +226,7 @@ class Comparison:
             database="test",
             connect=self._connect,
             query=canonical,
-            sources=[self._source],
+            sources=self._sources,
             owner=self._options["user"],
             description="equality",
             binary_order=True,
@@ -307,6 +315,9 @@ async def compare_everything(target: str, work_dir: Path, options: dict[str, Any
         await comparison.compare_all(list(examples().values())[some], "SELECT k, {} FROM edge")
         for grouping in ("", " GROUP BY n") if quick else ("", " GROUP BY b", " GROUP BY i2", " GROUP BY n"):
             await comparison.compare_all(equality.AGGREGATE_EXAMPLES[some], f"SELECT {{}} FROM edge{grouping}")
+        for values in generated.EXAMPLES.values():
+            await comparison.compare_all(values, "SELECT k, {} FROM many")
+        await comparison.compare_all(generated.AGGREGATES, "SELECT g, {} FROM many GROUP BY g")
         await comparison.compare(conditions(), "conditions")
         for query in STRUCTURES[some]:
             await comparison.compare(query, query)

@@ -17,7 +17,7 @@ from sql.operators.statement import Stage, StagedText
 from sql.spark.render import NotExpressible, render_spark
 from sql.spark.stages import SparkStages, render_stages
 
-EDGE_CASES = Path(__file__).with_name("spark_edge_cases.py")
+EDGE_CASES = "tests.sql.spark.spark_edge_cases"
 
 TABLE = Source(
     7,
@@ -68,7 +68,7 @@ def test_entries_of_the_equality_list_give_the_results_of_postgresql(
         "database": login["dbname"],
     }
     done = subprocess.run(
-        [sys.executable, EDGE_CASES, target, tmp_path, extent],
+        [sys.executable, "-m", EDGE_CASES, target, tmp_path, extent],
         input=json.dumps(options),
         capture_output=True,
         text=True,
@@ -111,7 +111,12 @@ def test_entries_of_the_equality_list_give_the_results_of_postgresql(
         ("SELECT s FROM public.t WHERE s ~* 'x'::text", "regexp"),
         ("SELECT s FROM public.t WHERE c ~ 'x'::text", "anything but text"),
         ("SELECT s FROM public.t WHERE ci ~ 'x'::text", "collation that is not deterministic"),
-        ("SELECT s::numeric FROM public.t", "cast from text to numeric"),
+        ("SELECT ts::numeric FROM public.t", "cast from timestamp without time zone to numeric"),
+        ("SELECT s::jsonb FROM public.t", "cast from text to jsonb"),
+        ("SELECT j -> f FROM public.t", "-> or ->> with double precision"),
+        ("SELECT j #> ARRAY[s] FROM public.t", "#> or #>> with anything but literals"),
+        ("SELECT j #> '{a,NULL}'::text[] FROM public.t", "#> or #>> with '{a,NULL}'"),
+        ("SELECT jsonb_typeof(s::json) FROM public.t", "cast from text to json"),
         ("SELECT i FROM public.t WHERE e > 'sad'::public.mood", "order of enum public.mood"),
         ("SELECT min(e) FROM public.t", "min of public.mood"),
         ("SELECT i FROM public.t ORDER BY e LIMIT 1", "ORDER BY public.mood"),
@@ -139,7 +144,9 @@ def test_entries_of_the_equality_list_give_the_results_of_postgresql(
         ("SELECT EXTRACT(epoch FROM tz) FROM public.t", "EXTRACT(epoch FROM timestamp with time zone)"),
         ("SELECT i FROM public.t WHERE j = j", "comparison of jsonb"),
         ("SELECT j, count(*) FROM public.t GROUP BY j", "grouping by j of type jsonb"),
-        ("SELECT free + 1::numeric FROM public.t", "numeral + numeric"),
+        ("SELECT free + f FROM public.t", "numeral + double precision"),
+        ("SELECT free, count(*) FROM public.t GROUP BY free", "grouping by"),
+        ("SELECT max(free) FROM public.t", "max of numeral"),
         ("SELECT date_trunc('day'::text, tz) FROM public.t", "date_trunc('day', timestamp with time zone)"),
         ("SELECT i << i FROM public.t", "<< by anything but a literal below 32"),
         ("SELECT i >> 32 FROM public.t", ">> by anything but a literal below 32"),
@@ -161,10 +168,26 @@ def test_entries_of_the_equality_list_give_the_results_of_postgresql(
         ("SELECT 'NaN'::numeric FROM public.t", "NaN"),
         ("SELECT count(DISTINCT f) FROM public.t", "DISTINCT over double precision"),
         ("SELECT array_agg(i) FROM public.t", "function array_agg"),
-        ("SELECT string_agg(s, ','::text ORDER BY s) FROM public.t", "function string_agg"),
+        ("SELECT string_agg(s, ','::text ORDER BY s) FROM public.t", "ORDER BY text under this collation"),
+        ("SELECT string_agg(c, s ORDER BY c) FROM public.t", "separator that is not a literal"),
+        ("SELECT array_agg(i ORDER BY n) FROM public.t", "array_agg in an order that may leave ties"),
+        ("SELECT array_agg(f ORDER BY n, f) FROM public.t", "ORDER BY double precision"),
+        ("SELECT array_agg(DISTINCT i ORDER BY n) FROM public.t", "of DISTINCT values in another order"),
         ("SELECT pg_catalog.string_agg(s, ','::text) FROM public.t", "function string_agg"),
         ("SELECT json_agg(i) FROM public.t", "function json_agg"),
-        ("SELECT to_char(ts, 'YYYY'::text) FROM public.t", "function to_char"),
+        ("SELECT to_char(ts, 'YYYY TMMonth'::text) FROM public.t", "to_char: TMMonth in a format"),
+        ("SELECT to_char(ts, 'DDTH24'::text) FROM public.t", "to_char: TH in a format"),
+        ("SELECT age(ts) FROM public.t", "age of anything but two timestamps"),
+        ("SELECT age(d::timestamp with time zone, tz) FROM public.t", "cast from date to timestamp with time zone"),
+        ("SELECT to_date(s, 'YYYY-DDD'::text) FROM public.t", "to_date: YYYY-DDD as a format of a date"),
+        ("SELECT to_timestamp(s, 'YYYY'::text) FROM public.t", "function to_timestamp"),
+        ("SELECT EXTRACT(century FROM ts - ts) FROM public.t", "EXTRACT(century FROM interval)"),
+        ("SELECT width_bucket(f, f, f, 3) FROM public.t", "width_bucket of anything but numerics"),
+        ("SELECT to_char(n, '999D99'::text) FROM public.t", "to_char: 999D99 as a format of a number"),
+        ("SELECT to_char(f, '999'::text) FROM public.t", "to_char of double precision"),
+        ("SELECT to_char(ts, s) FROM public.t", "to_char with a format that is not a literal"),
+        ("SELECT to_char(tz, 'YYYY'::text) FROM public.t", "to_char of timestamp with time zone"),
+        ("SELECT to_char(d::timestamp with time zone, 'HH24'::text) FROM public.t", "of a date with a time"),
         ("SELECT mode() WITHIN GROUP (ORDER BY i) FROM public.t", "function mode"),
         ("SELECT now() FROM public.t", "timestamp"),
         ("SELECT pg_temp.f(i) FROM public.t", "pg_temp"),

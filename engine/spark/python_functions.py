@@ -1,0 +1,72 @@
+"""Functions in Python that queries call: a session has to have them before it runs the query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from engine.spark.backends import Session
+from sql.spark.python.calls import MODULES, PythonFunction, called
+
+
+def register(spark: Session, *queries: str) -> None:
+    """Give a session the functions that these queries call."""
+    for name, function in called(*queries).items():
+        spark.udf.register(name, _of_batches(spark, function))
+
+
+def _of_batches(spark: Session, function: PythonFunction) -> Any:
+    """The function as PySpark wants it: of arrays of Arrow's, and sent by value."""
+    from pyspark import cloudpickle
+    from pyspark.sql import types
+    from pyspark.util import PythonEvalType
+
+    for module in MODULES:
+        cloudpickle.register_pickle_by_value(module)
+    results = {
+        "string": types.StringType(),
+        "boolean": types.BooleanType(),
+        "int": types.IntegerType(),
+        "double": types.DoubleType(),
+        "date": types.DateType(),
+        "timestamp_ntz": types.TimestampNTZType(),
+        "timestamp": types.TimestampType(),
+    }
+    if hasattr(spark, "_sc"):
+        from pyspark.sql.udf import UserDefinedFunction
+    else:
+        from pyspark.sql.connect.udf import UserDefinedFunction
+    kind = PythonEvalType.SQL_SCALAR_ARROW_UDF
+    return UserDefinedFunction(_strict(function.function, function.result), results[function.result], evalType=kind)
+
+
+def _strict(function: Callable[..., Any], result: str) -> Callable[..., Any]:
+    """The function over arrays; NULL where an argument is."""
+
+    def compute(*columns: Any) -> Any:
+        import pyarrow as pa
+
+        types = {
+            "string": (pa.string(), pa.string()),
+            "boolean": (pa.bool_(), pa.bool_()),
+            "int": (pa.int32(), pa.int32()),
+            "double": (pa.float64(), pa.float64()),
+            "date": (pa.int32(), pa.date32()),
+            "timestamp_ntz": (pa.int64(), pa.timestamp("us")),
+            "timestamp": (pa.int64(), pa.timestamp("us", tz="UTC")),
+        }
+
+        def numbers(column: Any) -> Any:
+            if pa.types.is_date32(column.type):
+                return column.cast(pa.int32())
+            return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+
+        rows = zip(*(numbers(column).to_pylist() for column in columns), strict=True)
+        values = [None if None in row else function(*row) for row in rows]
+        given, wanted = types[result]
+        return pa.array(values, given).cast(wanted)
+
+    return compute
+
+
+__all__ = ["register"]

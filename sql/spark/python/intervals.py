@@ -1,0 +1,78 @@
+"""Intervals in Spark's dialect, which are PostgreSQL's texts; to_date and to_timestamp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlglot import exp
+
+from sql.errors import NotExpressible
+from sql.spark.protocol import Expressions, Rule
+from sql.spark.python import interval_values
+from sql.spark.python.calls import call
+from sql.spark.types import DATE, TIMESTAMP, TIMESTAMPTZ, SparkType, Typed, numeric
+from sql.spark.values import string
+
+INTERVAL = SparkType("interval", equatable=False, ordered=False, groupable=False)
+
+_FIELDS = {"year": (9, 0), "month": (2, 0), "day": (10, 0), "hour": (10, 0), "minute": (2, 0), "second": (2, 6),
+           "epoch": (18, 6)}  # fmt: skip
+"""Digits before and after the point."""
+
+
+def difference(left: Typed, right: Typed) -> Typed | None:
+    """A timestamp minus another one, None if they are none."""
+    if left.type != right.type or left.type not in (TIMESTAMP, TIMESTAMPTZ):
+        return None
+    return Typed(call("interval_difference", left.sql, right.sql), INTERVAL)
+
+
+def compared(value: Typed) -> Typed:
+    """What an interval is compared by."""
+    type_ = numeric(26, 0)
+    return Typed(f"CAST({call('interval_span', value.sql)} AS {type_.spark})", type_)
+
+
+def extracted(value: Typed, part: str) -> Typed:
+    """A field of an interval. Raises NotExpressible."""
+    if part not in _FIELDS:
+        raise NotExpressible(f"EXTRACT({part} FROM interval)")
+    type_ = numeric(*_FIELDS[part])
+    return Typed(f"CAST({call('interval_field', value.sql, string(part))} AS {type_.spark})", type_)
+
+
+def _age(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
+    values = [expressions.render(node) for node in nodes]
+    if [value.type for value in values] != [TIMESTAMP, TIMESTAMP]:
+        raise NotExpressible("age of anything but two timestamps without time zone")
+    return Typed(call("interval_age", *(value.sql for value in values)), INTERVAL)
+
+
+def _to_date(expressions: Expressions, node: exp.StrToDate) -> Typed:
+    text, layout = expressions.render(node.this), node.args["format"].unnest()
+    literal = layout.this.unnest() if isinstance(layout, exp.Cast) else layout
+    if text.type.name != "text" or not isinstance(literal, exp.Literal):
+        raise NotExpressible("to_date of anything but text, or by a format that is not a literal")
+    try:
+        pattern = interval_values.date_pattern(literal.name)
+    except ValueError as reason:
+        raise NotExpressible(f"function to_date: {reason}") from None
+    return Typed(call("date_read", text.sql, string(pattern)), DATE)
+
+
+def _from_epoch(expressions: Expressions, node: exp.UnixToTime) -> Typed:
+    seconds = expressions.render(node.this)
+    if seconds.type.name != "double precision":
+        raise NotExpressible(f"to_timestamp of {seconds.type.name}")
+    return Typed(call("timestamptz_of_epoch", seconds.sql), TIMESTAMPTZ)
+
+
+INTERVALS: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {
+    exp.StrToDate: (_to_date, ("this", "format")),
+    exp.UnixToTime: (_from_epoch, ("this",)),
+}
+"""By construct: how it is rendered, and the parts of it that the rendering looks at."""
+
+INTERVAL_FUNCTIONS = {"age": _age}
+"""By PostgreSQL's names."""

@@ -1,0 +1,114 @@
+"""jsonb in Spark's dialect: it is carried as PostgreSQL's text, and functions in Python look into that."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlglot import exp
+
+from sql.errors import NotExpressible
+from sql.spark.protocol import Expressions, Rule
+from sql.spark.python.calls import call
+from sql.spark.types import BOOLEAN, INTEGER, TEXT, UNKNOWN, SparkType, Typed
+from sql.spark.values import string
+
+JSONB = SparkType("jsonb", equatable=False, ordered=False, groupable=False)
+_SHOWN = replace(TEXT, ordered=False)
+"""Text in the database's own collation, whichever that is."""
+
+_BY_KEY: Mapping[type[Any], tuple[str, str, SparkType]] = {
+    exp.JSONExtract: ("jsonb_member", "jsonb_element", JSONB),
+    exp.JSONExtractScalar: ("jsonb_member_text", "jsonb_element_text", _SHOWN),
+}
+_BY_PATH: Mapping[type[Any], tuple[str, SparkType]] = {
+    exp.JSONBExtract: ("jsonb_path", JSONB),
+    exp.JSONBExtractScalar: ("jsonb_path_text", _SHOWN),
+}
+_BY_KEYS: Mapping[type[Any], str] = {
+    exp.JSONBContainsAnyTopKeys: "jsonb_has_any",
+    exp.JSONBContainsAllTopKeys: "jsonb_has_all",
+}
+_PLAIN_ELEMENT = re.compile(r'[^\s{}",\\]+')
+
+
+def _value(expressions: Expressions, node: Any, what: str) -> Typed:
+    value = expressions.render(node)
+    if value.type != JSONB:
+        raise NotExpressible(f"{what} of {value.type.name}")
+    return value
+
+
+def _extract(expressions: Expressions, node: exp.Expression) -> Typed:
+    by_key, by_index, type_ = _BY_KEY[type(node)]
+    value, key = _value(expressions, node.this, "-> or ->>"), node.expression
+    if isinstance(key, exp.JSONPath):
+        # A literal index, as the parser has read it.
+        _, *parts = key.expressions
+        if len(parts) != 1 or not isinstance(parts[0], exp.JSONPathSubscript) or not isinstance(parts[0].this, int):
+            raise NotExpressible("a path within jsonb")
+        return Typed(call(by_index, value.sql, f"CAST({parts[0].this} AS INT)"), type_)
+    found = expressions.render(key)
+    if found.type == UNKNOWN or not (found.type.name == "text" or found.type.is_integer):
+        raise NotExpressible(f"-> or ->> with {found.type.name}")
+    return Typed(call(by_key if found.type.name == "text" else by_index, value.sql, found.sql), type_)
+
+
+def _extract_path(expressions: Expressions, node: exp.Expression) -> Typed:
+    name, type_ = _BY_PATH[type(node)]
+    value = _value(expressions, node.this, "#> or #>>")
+    return Typed(call(name, value.sql, _listed(node.expression, "#> or #>>")), type_)
+
+
+def _has_key(expressions: Expressions, node: exp.JSONBContainsTopKey) -> Typed:
+    value, key = _value(expressions, node.this, "?"), expressions.render(node.expression)
+    if key.type.name != "text":
+        raise NotExpressible(f"? with {key.type.name}")
+    return Typed(call("jsonb_has_key", value.sql, key.sql), BOOLEAN)
+
+
+def _has_keys(expressions: Expressions, node: exp.Expression) -> Typed:
+    value = _value(expressions, node.this, "?| or ?&")
+    return Typed(call(_BY_KEYS[type(node)], value.sql, _listed(node.expression, "?| or ?&")), BOOLEAN)
+
+
+def _listed(node: Any, what: str) -> str:
+    """A literal array of text, as a literal of JSON. Raises NotExpressible."""
+    node = node.unnest()
+    if isinstance(node, exp.Array):
+        items = [item.this.unnest() if isinstance(item, exp.Cast) else item for item in node.expressions]
+        if not all(isinstance(item, exp.Literal) and item.is_string for item in items):
+            raise NotExpressible(f"{what} with anything but literals")
+        return string(json.dumps([item.name for item in items]))
+    literal = node.this.unnest() if isinstance(node, exp.Cast) else node
+    if not isinstance(literal, exp.Literal) or not re.fullmatch(r"\{.*\}", literal.name, re.DOTALL):
+        raise NotExpressible(f"{what} with anything but a literal")
+    elements = literal.name[1:-1].split(",") if literal.name != "{}" else []
+    if any(not _PLAIN_ELEMENT.fullmatch(each) or each.upper() == "NULL" for each in elements):
+        raise NotExpressible(f"{what} with '{literal.name}'")
+    return string(json.dumps(elements))
+
+
+def _typeof(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
+    value = _value(expressions, nodes[0], "jsonb_typeof")
+    return Typed(call("jsonb_kind", value.sql), _SHOWN)
+
+
+def _array_length(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
+    value = _value(expressions, nodes[0], "jsonb_array_length")
+    return Typed(call("jsonb_length", value.sql), INTEGER)
+
+
+JSONB_RULES: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {
+    **{kind: (_extract, ("this", "expression", "only_json_types")) for kind in _BY_KEY},
+    **{kind: (_extract_path, ("this", "expression")) for kind in _BY_PATH},
+    **{kind: (_has_keys, ("this", "expression")) for kind in _BY_KEYS},
+    exp.JSONBContainsTopKey: (_has_key, ("this", "expression")),
+}
+"""By construct: how it is rendered, and the parts of it that the rendering looks at."""
+
+JSONB_FUNCTIONS = {"jsonb_typeof": _typeof, "jsonb_array_length": _array_length}
+"""By PostgreSQL's names."""

@@ -1,0 +1,243 @@
+"""A table of thousands of generated values, and expressions over it that Spark must compute as PostgreSQL does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+from random import Random
+from typing import Any
+from uuid import UUID
+
+ROWS = 3000
+
+COLUMNS = (
+    "k integer",
+    "g integer",
+    'w text COLLATE "C"',
+    "m integer",
+    "free numeric",
+    "q numeric(12,3)",
+    "d date",
+    "ts timestamp",
+    "ts2 timestamp",
+    "j jsonb",
+    "upper_hex text",
+    "day_text text",
+    "moment_text text",
+)
+
+_LETTERS = "abcxyzABCXYZ  019_-.,;'\"\\{}\t\né\u00df\u0131\u0130\u0149\u03a3\u03c3\u03c2\u01c5\U0001f600\U00010400"
+
+
+def _word(random: Random) -> str:
+    return "".join(random.choice(_LETTERS) for _ in range(random.choice((0, 1, 2, 3, 5, 12))))
+
+
+def _number(random: Random) -> str:
+    digits = random.choice((1, 2, 4, 7, 12))
+    return f"{random.choice(('', '-'))}{random.randrange(10**digits)}e-3"
+
+
+def _free(random: Random) -> str:
+    """A number with as many digits after the point as it is written with."""
+    fraction = "".join(random.choice("0005179") for _ in range(random.choice((0, 0, 1, 2, 2, 4, 10))))
+    return f"{random.choice(('', '-'))}{random.randrange(10 ** random.choice((1, 3, 7)))}.{fraction}"
+
+
+def _day(random: Random) -> date:
+    if random.random() < 0.5:
+        return date(2020, 1, 1) + timedelta(days=random.randrange(-1000, 1000))
+    return date.fromordinal(random.randrange(1, date.max.toordinal()))
+
+
+def _moment(random: Random, year: int = 1) -> datetime:
+    day = max(datetime.combine(_day(random), datetime.min.time()), datetime(year, 1, 1))
+    within = random.choice((0, random.randrange(86400) * 10**6, random.randrange(86400 * 10**6)))
+    return day + timedelta(microseconds=within)
+
+
+def _document(random: Random, depth: int) -> Any:
+    """A value of JSON."""
+    kind = random.randrange(8 if depth else 5)
+    if kind < 5:
+        whole = random.choice((0, 1, -7, 10**20, random.randrange(-(10**6), 10**6)))
+        return (_word(random), whole, random.choice((1.5, -0.25, 1e300, 1e-7, 100.0)), random.random() < 0.5, None)[
+            kind
+        ]
+    if kind == 5:
+        return [_document(random, depth - 1) for _ in range(random.randrange(4))]
+    keys = ("a", "b", "a b", "0", "1", "", "\u00e9", _word(random))
+    return {key: _document(random, depth - 1) for key in keys if random.random() < 0.5}
+
+
+def rows() -> Iterator[tuple[str | None, ...]]:
+    """Values as text, the same each time; one in twelve is NULL."""
+    random = Random(2)
+    for k in range(ROWS):
+        values = (
+            str(random.randrange(200)),
+            _word(random),
+            str(random.randrange(-20, 20)),
+            _free(random),
+            _number(random),
+            str(_day(random)),
+            str(_moment(random)),
+            str(_moment(random)),
+            json.dumps(_document(random, 3), ensure_ascii=random.random() < 0.5),
+            str(UUID(int=random.getrandbits(128))).upper(),
+            random.choice((str(_day(random)), "infinity", "-infinity")),
+            _moment(random, year=1000).isoformat(random.choice(" T")),
+        )
+        yield (str(k), *(None if random.random() < 1 / 12 else value for value in values))
+
+
+NUMBERS = (
+    "9", "99", "000", "9.99", "99.9", "0.00", "990.00", "9,999", "9,999,999.99", "FM999", "FM9.99", "FM990.99",
+    "FM0.00", "FM9,999,990.00", "FM999,999,999", "0,000", "9909", "FM9909.90", "9.09", "FM9.90", "FM9.09", "FM.99",
+    ".00", "99.", "FM99.", "FM000.009", "9,9,9", "FM90.9", "FM,999", ",999", "FM9,990.0", "99999999990.999",
+)  # fmt: skip
+"""Formats of numbers."""
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "jsonb": (
+        "j -> 'a'::text",
+        "j ->> 'a'::text",
+        "j ->> ''::text",
+        "j -> w",
+        "j ->> m::text",
+        "j -> 0",
+        "j ->> 1",
+        "j -> '-1'::integer",
+        "j ->> m",
+        "j -> 'a'::text -> 'b'::text ->> 'a'::text",
+        "j #> '{a,0}'::text[]",
+        "j #>> '{a,b}'::text[]",
+        "j #>> ARRAY['a b'::text, '-1'::text]",
+        "j #>> '{}'::text[]",
+        "j ? 'a'::text",
+        "j ? w",
+        "j ?| ARRAY['a'::text, 'b'::text]",
+        "j ?& '{a,b}'::text[]",
+        "jsonb_typeof(j)",
+        "jsonb_typeof(j -> 'a'::text)",
+        "CASE WHEN jsonb_typeof(j -> 'a'::text) = 'number'::text THEN j ->> 'a'::text ELSE 'none'::text END",
+        "length(j ->> 'b'::text)",
+        "(j ->> 'a'::text) IS NULL",
+        "j::text",
+        "COALESCE(j -> 'a'::text, '{}'::jsonb) ->> 'b'::text",
+        "(CASE WHEN jsonb_typeof(j -> 'a'::text) = 'number'::text THEN j -> 'a'::text ELSE NULL::jsonb END)::numeric",
+        "(CASE WHEN jsonb_typeof(j -> 'b'::text) = 'boolean'::text THEN j -> 'b'::text ELSE NULL::jsonb END)::boolean",
+        "(CASE WHEN length(j ->> 'a'::text) < 8 AND jsonb_typeof(j -> 'a'::text) = 'number'::text"
+        " THEN j -> 'a'::text ELSE 'null'::jsonb END)::integer",
+        "(CASE WHEN length(j ->> 'a'::text) < 8 AND jsonb_typeof(j -> 'a'::text) = 'number'::text"
+        " THEN j ->> 'a'::text ELSE '1e-2'::text END)::numeric(12,1)",
+    ),
+    "to_char": (
+        "to_char(ts, 'YYYY-MM-DD HH24:MI:SS'::text)",
+        "to_char(ts, 'FMDay FMDD. FMMonth YYYY, FMHH12:MI am'::text)",
+        "to_char(ts, 'DAY|Day|day|MONTH|Month|month|DY Dy dy MON Mon mon'::text)",
+        "to_char(ts, 'YYY YY Y IYYY IYY IY I IW ID IDDD WW W Q CC J D DDD'::text)",
+        "to_char(ts, 'FMYYYY FMYY FMMM FMDDD FMIW FMWW FMCC FMHH24 FMMI FMSS FMJ FMMS FMUS'::text)",
+        "to_char(ts, 'HH HH12 MS US SSSS SSSSS FF1 FF2 FF3 FF4 FF5 FF6 AM PM am pm A.M. p.m.'::text)",
+        "to_char(ts, 'yyyy-mm-dd\"T\"hh24:mi:ss.us iyyy-iw q ddd'::text)",
+        "to_char(d, 'YYYYMMDD'::text)",
+        "to_char(d, 'IYYY\"-W\"IW'::text)",
+        "to_char(d, 'Mon DD, YYYY'::text)",
+        *(f"to_char(q, '{pattern}'::text)" for pattern in NUMBERS),
+        *(f"to_char(m, '{pattern}'::text)" for pattern in NUMBERS[::3]),
+        "to_char((q::text || 'e-4'::text)::numeric, 'FM9,990.09999'::text)",
+    ),
+    "intervals": (
+        "ts - '2020-06-15 12:34:56.789'::timestamp",
+        "ts - d::timestamp",
+        "age(ts, d::timestamp)",
+        "age('2020-03-31 10:00:00'::timestamp, ts)",
+        "age(ts, ts2)",
+        "EXTRACT(epoch FROM ts - ts2)",
+        "EXTRACT(day FROM ts - ts2)",
+        "EXTRACT(hour FROM ts - ts2)",
+        "EXTRACT(minute FROM ts - ts2)",
+        "EXTRACT(second FROM ts - ts2)",
+        "EXTRACT(epoch FROM age(ts, ts2))",
+        "EXTRACT(year FROM age(ts, ts2))",
+        "EXTRACT(month FROM age(ts, ts2))",
+        "EXTRACT(day FROM age(ts, ts2))",
+        "ts - ts2 > '30 days'::interval",
+        "age(ts, ts2) <= '1 year 2 mons 3 days 04:05:06'::interval",
+        "age(ts, ts2) = ts - ts2",
+        "(moment_text || 'Z'::text)::timestamptz - '2001-02-03 04:05:06+00'::timestamptz",
+        "to_date(to_char(d, 'DD.MM.YYYY'::text), 'DD.MM.YYYY'::text)",
+        "to_date(to_char(d, 'YYYYMMDD'::text), 'YYYYMMDD'::text)",
+        "to_timestamp(m::double precision * 98765.4321987::double precision)",
+        "to_timestamp((q::text || 'e-3'::text)::double precision)",
+    ),
+    "numeric": (
+        "free",
+        "free + 1",
+        "free - q",
+        "free * 2.50",
+        "free * free",
+        "- free",
+        "abs(free)",
+        "sign(free)",
+        "scale(free)",
+        "round(free, 2)",
+        "trunc(free, 1)",
+        "ceil(free)",
+        "round(free)",
+        "free / 7",
+        "1000.0 / (abs(free) + 1)",
+        "free % 13.7",
+        "free > q",
+        "free = q",
+        "free = ANY (ARRAY[0, 1, 5.50])",
+        "free <= 100.5 AND free > '-2.0'::numeric",
+        "free::numeric(12,2)",
+        "free::integer",
+        "free::text",
+        "(free + 0.10)::text",
+        "CASE WHEN free > 5 THEN free * 3 ELSE q END",
+        "(j ->> 'a'::text)::text = free::text",
+        "width_bucket(free, 0, 500, 10)",
+    ),
+    "buckets": (
+        "width_bucket(q, 0::numeric, 1000::numeric, 7)",
+        "width_bucket(q, 1000.5, '-1000.25'::numeric, 13)",
+        "width_bucket(q / 3.0, '-10'::numeric, 10.0, 1 + abs(m))",
+        "width_bucket(m::numeric, '-20'::numeric, 20::numeric, 8)",
+        "width_bucket(m::numeric, 20::numeric, '-20'::numeric, 40)",
+    ),
+    "texts": (
+        "q::text::numeric(12,1)",
+        "(' '::text || (q::text || 'e-2 '::text))::numeric(12,3)",
+        "(q::text || 'e+3'::text)::numeric",
+        "(q::text || 'e-5'::text)::numeric",
+        "(q::text || 'e+7'::text)::double precision",
+        "(q::text || 'e-20'::text)::double precision",
+        "(m % 2 = 0)::text::boolean",
+        '"left"((m % 2 = 0)::text, 2)::boolean',
+        "upper_hex::uuid",
+        "day_text::date",
+        "moment_text::timestamp",
+        "(moment_text || '+05:30'::text)::timestamptz",
+        "(moment_text || 'Z'::text)::timestamptz",
+    ),
+}
+
+AGGREGATES = (
+    "sum(free)",
+    "avg(free)",
+    "sum(free * 0.25) FILTER (WHERE free > 0)",
+    "sum(free) / NULLIF(count(free), 0)",
+    "string_agg(w, ','::text ORDER BY m DESC, w)",
+    "string_agg(w, ''::text ORDER BY d NULLS FIRST, w DESC) FILTER (WHERE m > 0)",
+    "string_agg(DISTINCT w, '|'::text ORDER BY w DESC)",
+    "array_agg(w ORDER BY w)",
+    "array_agg(q ORDER BY m, q DESC)",
+    "array_agg(m ORDER BY ts, m)",
+    "array_agg(ts ORDER BY ts DESC NULLS LAST)",
+    "array_agg(d ORDER BY q, d)",
+    "array_agg(DISTINCT m ORDER BY m DESC)",
+    "array_agg(DISTINCT w) FILTER (WHERE d > '2000-01-01'::date)",
+)
