@@ -6,7 +6,14 @@ import gc
 import sys
 
 _frozen = 0
-"""So many modules there were when that was last done."""
+"""So many modules there were when `freeze` was last called."""
+
+
+def freeze() -> None:
+    """Keep Python from looking for garbage in all that there is now: it stays, and the search would hold clients up."""
+    global _frozen
+    _frozen = len(sys.modules)
+    gc.freeze()
 
 
 def freeze_imported() -> None:
@@ -14,7 +21,5 @@ def freeze_imported() -> None:
 
     The search holds all threads: for PySpark and pandas, 50 000 objects, 24 ms.
     """
-    global _frozen
     if len(sys.modules) > _frozen:
-        _frozen = len(sys.modules)
-        gc.freeze()
+        freeze()

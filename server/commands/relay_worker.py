@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import uvloop
 
+from engine.imports import freeze
 from server.commands import logs, traces
 from server.commands.engine_parts import make_engine
 from server.commands.options import EmbeddedLogin, ServeOptions, Storage, make_relay, tls_context
@@ -113,7 +114,7 @@ async def _run(given: _Configuration, connection: socket.socket, exporting: trac
         stack.push_async_callback(relay.stop)
         relay.start()
         await engine.start()
-        gc.freeze()
+        freeze()
         gc.enable()
         channel.tell("ready")
         made.compilers.warm_up()

@@ -25,6 +25,7 @@ import asyncpg
 import structlog
 import uvloop
 
+from engine.imports import freeze
 from engine.service import Engine
 from engine.session.pool import DatabasePool
 from server import __version__
@@ -114,7 +115,7 @@ async def _run(
         await _serve_console(options, storage, port, stack)
         if metrics is not None:
             metrics.collector = _collector(options, storage, clients, made.engine)
-        gc.freeze()  # what is there now stays: looking for garbage in it would only hold clients up
+        freeze()
         gc.enable()
         data.announce(_description(options, storage, port))
         stack.callback(data.withdraw)

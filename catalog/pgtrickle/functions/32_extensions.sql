@@ -76,7 +76,7 @@ $$;
 CREATE OR REPLACE FUNCTION pgtrickle._check_present() RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF to_regprocedure('pgtrickle.version()') IS NULL THEN
+    IF pgtrickle._absence() IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = '42704', MESSAGE = pgtrickle._absence(),
             HINT = 'CREATE EXTENSION pg_trickle makes it anew.';
     END IF;

@@ -94,28 +94,41 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._history_sources(oid, oid) FROM PUBLIC;
 
 
+-- Begin to follow sources (as _subscribe takes them) with a role's rights, for what no client holds: like a subscription of a server of
+-- its own, of a negative number. That, or NULL where _subscribe has put it off; and what _subscribe has said.
+CREATE OR REPLACE FUNCTION pgtrickle._follow_without_client(role oid, sources jsonb, OUT server int, OUT answer jsonb)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    number CONSTANT int := -nextval('pgtrickle.pgt_history_seq');
+BEGIN
+    INSERT INTO pgtrickle.pgt_subscription_servers (server) VALUES (number);
+    answer := pgtrickle._subscribe(number, jsonb_build_object('subscriber', role::bigint, 'runs_as', role::bigint, 'sources', sources));
+    IF answer ?| ARRAY['locked', 'ahead'] THEN
+        DELETE FROM pgtrickle.pgt_subscription_servers v WHERE v.server = number;
+    ELSE
+        server := number;
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._follow_without_client(oid, jsonb) FROM PUBLIC;
+
+
 -- (Re)start following the sources of a retained relation: what was held is not held any more. {"locked": message} where a
 -- lock cannot be had soon, {"ahead": …} as _subscribe. Raises 0A000, 42501 as _capture_source.
 CREATE OR REPLACE FUNCTION pgtrickle._follow_for_history(relation oid) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     owner oid := (SELECT c.relowner FROM pg_class c WHERE c.oid = relation);
-    number int := -nextval('pgtrickle.pgt_history_seq');
-    answer jsonb;
+    f record;
 BEGIN
     PERFORM pgtrickle._forget_history_sources(relation);
-    INSERT INTO pgtrickle.pgt_subscription_servers (server) VALUES (number);
-    answer := pgtrickle._subscribe(number, jsonb_build_object(
-        'subscriber', owner::bigint, 'runs_as', owner::bigint, 'sources', pgtrickle._history_sources(relation, owner)));
-    IF answer ?| ARRAY['locked', 'ahead'] THEN
-        DELETE FROM pgtrickle.pgt_subscription_servers v WHERE v.server = number;
-    ELSE
+    SELECT * INTO f FROM pgtrickle._follow_without_client(owner, pgtrickle._history_sources(relation, owner));
+    IF f.server IS NOT NULL THEN
         UPDATE pgtrickle.pgt_history h
-        SET server = number, subscription_id = (answer->>'id')::bigint, followed_xid = pg_current_xact_id(),
+        SET server = f.server, subscription_id = (f.answer->>'id')::bigint, followed_xid = pg_current_xact_id(),
             held_from = NULL, error = NULL
         WHERE h.relid = relation;
     END IF;
-    RETURN answer;
+    RETURN f.answer;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._follow_for_history(oid) FROM PUBLIC;
 

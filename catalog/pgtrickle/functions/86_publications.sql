@@ -223,8 +223,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._follow_for_publication(publication_id bigi
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     p record;
-    number int := -nextval('pgtrickle.pgt_history_seq');
-    answer jsonb;
+    f record;
 BEGIN
     PERFORM pgtrickle._let_go_of_publication(_follow_for_publication.publication_id);
     SELECT s.pgt_relid, c.relowner INTO p
@@ -233,19 +232,14 @@ BEGIN
     IF NOT FOUND THEN
         RETURN '{}';
     END IF;
-    INSERT INTO pgtrickle.pgt_subscription_servers (server) VALUES (number);
-    answer := pgtrickle._subscribe(number, jsonb_build_object(
-        'subscriber', p.relowner::bigint, 'runs_as', p.relowner::bigint,
-        'sources', jsonb_build_array(jsonb_build_object(
-            'relid', p.pgt_relid::bigint, 'readers', jsonb_build_array(p.relowner::bigint), 'captured', true,
-            'columns', (SELECT jsonb_agg(k) FROM json_object_keys(pgtrickle._published_columns(p.pgt_relid)) AS k)))));
-    IF answer ?| ARRAY['locked', 'ahead'] THEN
-        DELETE FROM pgtrickle.pgt_subscription_servers v WHERE v.server = number;
-    ELSE
-        UPDATE pgtrickle.pgt_published x SET server = number, subscription_id = (answer->>'id')::bigint
+    SELECT * INTO f FROM pgtrickle._follow_without_client(p.relowner, jsonb_build_array(jsonb_build_object(
+        'relid', p.pgt_relid::bigint, 'readers', jsonb_build_array(p.relowner::bigint), 'captured', true,
+        'columns', (SELECT jsonb_agg(k) FROM json_object_keys(pgtrickle._published_columns(p.pgt_relid)) AS k))));
+    IF f.server IS NOT NULL THEN
+        UPDATE pgtrickle.pgt_published x SET server = f.server, subscription_id = (f.answer->>'id')::bigint
         WHERE x.publication_id = _follow_for_publication.publication_id;
     END IF;
-    RETURN answer;
+    RETURN f.answer;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._follow_for_publication(bigint) FROM PUBLIC;
 
