@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import threading
 import time
 import uuid
@@ -421,9 +422,15 @@ class SparkLease:
         job.add_done_callback(lambda late: late.cancelled() or late.exception())
 
 
+_RAISED = re.compile(r"^ *(\w*Error: .+)$", re.MULTILINE)
+"""What a function in Python has failed with, at the end of where it was."""
+
+
 def _first_line(error: BaseException) -> str:
     details = getattr(error, "details", None)  # of a gRPC error, whose text begins with its class
     text = str(details() if callable(details) else error)
+    if "Traceback (most recent call last)" in text and (raised := _RAISED.findall(text)):
+        return str(raised[-1])[:500]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines or [type(error).__name__])[0][:500]
 

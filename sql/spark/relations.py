@@ -75,7 +75,10 @@ class SelectText:
         return self.layers is not None and bool(self.layers.steps)
 
     def text(self) -> str:
-        """The whole query."""
+        """The whole query. Raises NotExpressible."""
+        listed = " ".join(value.sql for value in self.items) + self.having
+        if "listagg(" in listed and "(DISTINCT " in listed:
+            raise NotExpressible("string_agg or array_agg beside count, sum or avg of DISTINCT values")  # Spark fails
         select = "SELECT DISTINCT" if self.distinct else "SELECT"
         where = f" WHERE {self.where}" if self.where else ""
         grouping = (f" GROUP BY {self.keys}" if self.keys else "") + (f" HAVING {self.having}" if self.having else "")

@@ -129,6 +129,14 @@ async def test_query_that_is_not_expressible_touches_nothing(laboratory: Laborat
         assert await laboratory.session.fetch("SELECT count(*) FROM public.t") == [(5000,)]
 
 
+async def test_failure_of_a_function_in_python_says_what_it_was(laboratory: Laboratory) -> None:
+    async with laboratory.session.transaction():
+        with pytest.raises(SparkJobFailed, match="ValueError: no number that is read"):
+            await laboratory.compute("SELECT t.g::numeric(9,2) AS n FROM public.t")
+        result = await laboratory.compute("SELECT (t.v::text || 'e-1'::text)::numeric(9,1) AS n FROM public.t")
+        assert await laboratory.session.fetch(f"SELECT sum(n)::text FROM {result.staging}") == [("1250250.0",)]
+
+
 async def test_overflow_in_spark_leaves_the_transaction_usable(laboratory: Laboratory) -> None:
     async with laboratory.session.transaction():
         with pytest.raises(SparkJobFailed) as failure:

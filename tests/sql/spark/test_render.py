@@ -172,6 +172,7 @@ def test_entries_of_the_equality_list_give_the_results_of_postgresql(
         ("SELECT string_agg(c, s ORDER BY c) FROM public.t", "separator that is not a literal"),
         ("SELECT array_agg(i ORDER BY n) FROM public.t", "array_agg in an order that may leave ties"),
         ("SELECT array_agg(f ORDER BY n, f) FROM public.t", "ORDER BY double precision"),
+        ("SELECT count(DISTINCT n), array_agg(i ORDER BY i) FROM public.t", "beside count, sum or avg of DISTINCT"),
         ("SELECT array_agg(DISTINCT i ORDER BY n) FROM public.t", "of DISTINCT values in another order"),
         ("SELECT pg_catalog.string_agg(s, ','::text) FROM public.t", "function string_agg"),
         ("SELECT json_agg(i) FROM public.t", "function json_agg"),
