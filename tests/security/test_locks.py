@@ -31,7 +31,8 @@ def db(emptied_db: Database) -> Database:
 
 def test_functions_of_the_catalog_take_no_advisory_lock(db: Database) -> None:
     """But for those that count and put back what a session holds itself: no other role can be in their way. And those
-    that show a refresh under way, which wait for nobody.
+    that show a refresh under way, or a turn that the scheduler claims (what others lock counts for nothing there, see
+    test_who_gives_way_to_a_group), which wait for nobody.
 
     Those of queues and registers are looked at where they are tested.
     """
@@ -40,6 +41,9 @@ def test_functions_of_the_catalog_take_no_advisory_lock(db: Database) -> None:
         " WHERE n.nspname ~ '^pgtrickle' AND p.prosrc ~ 'pg_(try_)?advisory_(xact_)?lock|locktype = ''advisory'''"
     )
     assert sorted(name for (name,) in found) == [
+        "pgtrickle._claim_turn(bigint[])",
+        "pgtrickle._give_way(bigint,text)",
+        "pgtrickle._is_claimed(bigint)",
         "pgtrickle._note_progress(bigint,integer,text)",
         "pgtrickle._refreshes_under_way()",
         "pgtrickle._restore_session(text[],jsonb)",
