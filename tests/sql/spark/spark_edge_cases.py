@@ -26,6 +26,7 @@ from engine.spark.executor import SparkExecutor
 from engine.spark.sessions import SparkJobFailed, SparkSessions
 from engine.stream_tables.analysis import column
 from sql import Source
+from sql.errors import NotExpressible
 from sql.spark import equality
 from tests.sql.spark import generated_values as generated
 
