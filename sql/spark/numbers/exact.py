@@ -188,12 +188,13 @@ def average_of(value: Typed, layers: Layers, distinct: str = "", condition: str 
     value = decimal_of(value)
     if not value.type.is_number:
         raise NotExpressible(f"avg of {value.type.name}")
-    exact = (
-        value
-        if value.type.name == "numeric"
-        else Typed(fitted(value, value.type.as_numeric()), value.type.as_numeric())
-    )
+    exact = value
+    if value.type.name == "bigint":
+        exact = Typed(fitted(value, value.type.as_numeric()), value.type.as_numeric())
     total = sum_of(exact, distinct, condition)
+    if total.type.name != "numeric":
+        # Cast afterwards: beside `sum` of the same column Sail takes a sum of its casts for the same name.
+        total = Typed(fitted(total, total.type.as_numeric()), total.type.as_numeric())
     number = Typed(f"nullif(count({distinct}{value.sql}){condition}, 0)", BIGINT)
     return quotient(total, number, layers)
 

@@ -104,6 +104,7 @@ VALUES: dict[str, tuple[str | None, ...]] = {
 ROWS = 60
 
 STRUCTURES = (
+    "SELECT sum(i4) AS s, avg(i4) AS a, sum(i2) AS t, avg(i2) AS b, avg(i8 % 1000::bigint) AS c FROM edge",
     "SELECT DISTINCT b, n, d FROM edge",
     "SELECT a.k, c.k AS other, a.t FROM edge a JOIN edge c ON a.i4 = c.i2 AND a.k <> c.k",
     "SELECT a.k, c.k AS other FROM edge a LEFT JOIN edge c ON a.n = c.n2",
