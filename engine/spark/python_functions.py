@@ -17,44 +17,36 @@ def register(spark: Session, *queries: str) -> None:
 
 def _of_batches(spark: Session, function: PythonFunction) -> Any:
     """The function as PySpark wants it: of arrays of Arrow's, and sent by value."""
+    import pyarrow as pa
     from pyspark import cloudpickle
     from pyspark.sql import types
     from pyspark.util import PythonEvalType
 
     for module in MODULES:
         cloudpickle.register_pickle_by_value(module)
-    results = {
-        "string": types.StringType(),
-        "boolean": types.BooleanType(),
-        "int": types.IntegerType(),
-        "double": types.DoubleType(),
-        "date": types.DateType(),
-        "timestamp_ntz": types.TimestampNTZType(),
-        "timestamp": types.TimestampType(),
-    }
+    # What Spark calls the result's type, what the function gives, and what Arrow makes of it.
+    declared, given, wanted = {
+        "string": (types.StringType(), pa.string(), pa.string()),
+        "boolean": (types.BooleanType(), pa.bool_(), pa.bool_()),
+        "int": (types.IntegerType(), pa.int32(), pa.int32()),
+        "double": (types.DoubleType(), pa.float64(), pa.float64()),
+        "date": (types.DateType(), pa.int32(), pa.date32()),
+        "timestamp_ntz": (types.TimestampNTZType(), pa.int64(), pa.timestamp("us")),
+        "timestamp": (types.TimestampType(), pa.int64(), pa.timestamp("us", tz="UTC")),
+    }[function.result]
     if hasattr(spark, "_sc"):
         from pyspark.sql.udf import UserDefinedFunction
     else:
         from pyspark.sql.connect.udf import UserDefinedFunction
     kind = PythonEvalType.SQL_SCALAR_ARROW_UDF
-    return UserDefinedFunction(_strict(function.function, function.result), results[function.result], evalType=kind)
+    return UserDefinedFunction(_strict(function.function, given, wanted), declared, evalType=kind)
 
 
-def _strict(function: Callable[..., Any], result: str) -> Callable[..., Any]:
+def _strict(function: Callable[..., Any], given: Any, wanted: Any) -> Callable[..., Any]:
     """The function over arrays; NULL where an argument is."""
 
     def compute(*columns: Any) -> Any:
         import pyarrow as pa
-
-        types = {
-            "string": (pa.string(), pa.string()),
-            "boolean": (pa.bool_(), pa.bool_()),
-            "int": (pa.int32(), pa.int32()),
-            "double": (pa.float64(), pa.float64()),
-            "date": (pa.int32(), pa.date32()),
-            "timestamp_ntz": (pa.int64(), pa.timestamp("us")),
-            "timestamp": (pa.int64(), pa.timestamp("us", tz="UTC")),
-        }
 
         def numbers(column: Any) -> Any:
             if pa.types.is_date32(column.type):
@@ -63,7 +55,6 @@ def _strict(function: Callable[..., Any], result: str) -> Callable[..., Any]:
 
         rows = zip(*(numbers(column).to_pylist() for column in columns), strict=True)
         values = [None if None in row else function(*row) for row in rows]
-        given, wanted = types[result]
         return pa.array(values, given).cast(wanted)
 
     return compute
