@@ -33,6 +33,7 @@ from server.postgres.processes import (
     FAST_STOP_SECONDS,
     FAST_STOP_SECONDS_AT_START,
     IMMEDIATE_STOP_SECONDS,
+    await_end,
     processes_in,
     stop_process,
     without_children,
@@ -337,8 +338,7 @@ class EmbeddedPostgres:
             log.warning("stopping a PostgreSQL left behind by a killed server", pids=[p.pid for p in running])
             for process in without_children(running):
                 stop_process(process)
-            _, alive = psutil.wait_procs(running, timeout=IMMEDIATE_STOP_SECONDS)
-            if alive:
+            if alive := await_end(running, IMMEDIATE_STOP_SECONDS):
                 raise StartupError(
                     f'PostgreSQL processes are still running on "{self._data.postgres}": '
                     + ", ".join(str(process.pid) for process in alive),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ FAST_STOP_SECONDS = 60.0
 FAST_STOP_SECONDS_AT_START = 3.0
 """While it starts: nobody has written anything yet, and what is being recovered is recovered again next time."""
 IMMEDIATE_STOP_SECONDS = 10.0
+POLL_SECONDS = 0.01
 
 
 def processes_in(directory: Path) -> list[psutil.Process]:
@@ -56,10 +58,30 @@ def stop_process(process: psutil.Process, patience: float = FAST_STOP_SECONDS) -
         try:
             children = process.children()
             process.send_signal(number)
-            process.wait(timeout=seconds)
-            psutil.wait_procs(children, timeout=IMMEDIATE_STOP_SECONDS)
-            return
         except psutil.NoSuchProcess:
             return
-        except psutil.TimeoutExpired:
-            log.warning("PostgreSQL does not stop", pid=process.pid, signal=number.name, waited_seconds=seconds)
+        if not await_end([process], seconds):
+            await_end(children, IMMEDIATE_STOP_SECONDS)
+            return
+        log.warning("PostgreSQL does not stop", pid=process.pid, signal=number.name, waited_seconds=seconds)
+
+
+def await_end(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait for processes to end, so long at most; those that have not.
+
+    A zombie has ended. How long it stays one is up to its parent, which may be the system's init: `psutil.wait_procs`
+    waits for that, a second or two in some containers.
+    """
+    until = time.monotonic() + seconds
+    while running := [process for process in processes if not _has_ended(process)]:
+        if time.monotonic() >= until:
+            break
+        time.sleep(POLL_SECONDS)
+    return running
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -19,7 +19,7 @@ import pytest
 
 from server.postgres.cluster import EmbeddedPostgres
 from server.postgres.data_directory import DataDirectory, StartupError
-from server.postgres.processes import processes_in, stop_process
+from server.postgres.processes import await_end, processes_in, stop_process
 from server.postgres.settings import sync_method
 
 FAST = {"fsync": "off", "shared_buffers": "32MB"}
@@ -138,7 +138,7 @@ def test_kill_of_the_owner_takes_postgres_along(data_directory: DataDirectory) -
         postmaster = psutil.Process(int(holder.stdout.readline()))
         processes = [postmaster, *postmaster.children()]
         holder.kill()
-    assert psutil.wait_procs(processes, timeout=120)[1] == []
+    assert await_end(processes, 120) == []
     assert not processes_in(data_directory.postgres)
 
 
@@ -171,7 +171,20 @@ def test_process_that_misses_the_signal_to_stop_gets_another() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         stop_process(psutil.Process(process.pid), 0.1)
-        assert not psutil.pid_exists(process.pid)
+        assert process.poll() == -signal.SIGQUIT
+
+
+def test_process_that_nobody_has_asked_about_has_ended() -> None:
+    """As one of PostgreSQL's has, where the system's init takes its time."""
+    asleep = "import time; print(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", asleep], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        known = psutil.Process(process.pid)
+        assert await_end([known], 0) == [known]
+        os.kill(process.pid, signal.SIGKILL)  # process.kill() would ask about it
+        assert await_end([known], 60) == []
+        assert known.status() == psutil.STATUS_ZOMBIE
 
 
 def test_pid_file_that_names_another_process_does_not_block(data_directory: DataDirectory) -> None:
