@@ -20,6 +20,7 @@ from engine.spark.jvm import SparkJvm, find_java
 from engine.spark.sail_process import SailProcess
 from engine.spark.sessions import SparkSessions
 from engine.spark.target import Target
+from server.postgres.processes import await_end
 
 ANSWERED = 1.0
 """Seconds after which a connection that was dropped counts as refused."""
@@ -94,8 +95,7 @@ def test_end_of_its_starter_ends_sail(tmp_path: Path) -> None:
     assert len(tree) == 2
     tree[0].kill()
     process._process.wait(30)  # type: ignore[union-attr]
-    _, alive = psutil.wait_procs(tree[1:], timeout=30)
-    assert not alive
+    assert await_end(tree[1:], 30) == []
     process.stop()
 
 

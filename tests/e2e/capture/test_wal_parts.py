@@ -218,7 +218,8 @@ class PartitionWriters(Writers):
         )
 
 
-@pytest.mark.parametrize("turns", [1, pytest.param(15, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("turns", [1, 15])
 def test_partitions_come_and_go_while_tables_are_written(
     partitioned: Database, eventually: Eventually, turns: int
 ) -> None:

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from server import __version__
+from server.postgres.processes import await_end
 from tests.e2e.conftest import copy_used_data_directory
 
 HEADWATER = [str(Path(sys.executable).with_name("headwater"))]
@@ -146,8 +147,7 @@ def test_signal_ends_everything_that_was_started(serve: Serve, number: signal.Si
         assert served.end(number) == 0
         with pytest.raises(psycopg.OperationalError, match="terminating connection"):
             connection.execute("SELECT 1")
-    _, alive = psutil.wait_procs(served.tree, timeout=60)
-    assert not alive
+    assert await_end(served.tree, 60) == []
     assert not left_behind(served.data)
 
 
@@ -204,8 +204,7 @@ def test_kill_of_the_server_alone_stops_postgres_and_the_next_start_recovers(ser
     again = serve(data=served.data)
     with again.connect() as connection:
         assert connection.execute("SELECT count(*) FROM kept").fetchone() == (1000,)
-    _, alive = psutil.wait_procs(served.tree, timeout=60)
-    assert not alive
+    assert await_end(served.tree, 60) == []
 
 
 def test_end_of_postgres_ends_the_server(serve: Serve) -> None:

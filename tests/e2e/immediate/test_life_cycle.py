@@ -356,7 +356,8 @@ class Writers(ClientThreads):
                 connection.execute("SELECT count(*) FROM joined")
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("rounds", [4, 60])
 def test_back_and_forth_under_writers_loses_nothing(
     live: Database, eventually: Callable[..., Any], rounds: int
 ) -> None:

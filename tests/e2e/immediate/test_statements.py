@@ -403,6 +403,7 @@ def test_two_phase_commit(db: Database, end: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["inner_join", "sums", "kept"])
+@pytest.mark.one_in(3)
 def test_stream_table_made_while_a_source_is_being_written(db: Database, query: str) -> None:
     """It waits for that transaction, and has its rows."""
     db.run(TABLES)

@@ -424,6 +424,7 @@ def test_without_notifications_the_queue_is_asked_from_time_to_time(live_db: Dat
 
 @FLAVOURS
 @pytest.mark.parametrize("member", [None, "one"])
+@pytest.mark.one_in(2)
 def test_ticks_without_events_are_passed_over_at_once(live_db: Database, flavour: str, member: str | None) -> None:
     """As after a quiet night: the interval for polling is far longer than the test may take."""
     dsn = make(live_db, "orders")
@@ -527,6 +528,7 @@ def test_killed_consumer_loses_nothing_and_repeats_nothing(live_db: Database, ev
 
 @FLAVOURS
 @pytest.mark.parametrize("moment", ["before", "within", "at the end"])
+@pytest.mark.one_in(2)
 def test_connection_lost_around_a_transaction_gives_the_batch_again(
     live_db: Database, flavour: str, moment: str
 ) -> None:

@@ -112,6 +112,7 @@ def test_high_write(sourced: Database) -> None:
         (True, "SELECT item, sum(n) FROM accum.stock_movements GROUP BY item"),
     ],
 )
+@pytest.mark.one_in(2)
 def test_subscription_to_the_balances(registers: Database, high_write: bool, balances: str) -> None:
     """Every change of a balance arrives: folded, the stream is the balances as they were at each closed timestamp."""
     registers.run(

@@ -17,6 +17,7 @@ import psutil
 import psycopg
 import pytest
 
+from server.postgres.processes import await_end
 from tests.e2e.conftest import Headwater
 
 WORKERS = 3
@@ -263,7 +264,6 @@ def test_nothing_stays_behind(tmp_path: Path) -> None:
             assert client.execute("SELECT 1").fetchone() == (1,)
             os.kill(server.process.pid, end)
             server.process.wait(SECONDS)
-            psutil.wait_procs(all_of_them, SECONDS)
-            assert not [one for one in all_of_them if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+            assert await_end(all_of_them, SECONDS) == []
             with pytest.raises(psycopg.OperationalError):
                 client.execute("SELECT 1")

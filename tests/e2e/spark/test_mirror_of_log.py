@@ -33,7 +33,8 @@ def computed(db: Database, name: str) -> tuple[str, str, bool]:
     return row["action"], row["executor"], "(0 copied anew)" not in row["executor_reason"]
 
 
-@pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("seconds", [3, 60])
 def test_mirror_follows_the_log(db: Database, eventually: Eventually, seconds: int) -> None:
     db.run(TABLES + "INSERT INTO a SELECT n, n % 6, 'v', n FROM generate_series(1, 60) n")
     options = {"refresh_mode": "DIFFERENTIAL", "engine": "spark"}

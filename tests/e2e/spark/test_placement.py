@@ -237,6 +237,7 @@ def test_job_that_takes_too_long_is_given_up(on_sail: Database) -> None:
 
 
 @pytest.mark.parametrize("policy", ["retry", "postgres"])
+@pytest.mark.one_in(2)
 def test_unreachable_spark_leaves_the_refresh_to_postgresql_and_says_so(without_spark: Database, policy: str) -> None:
     db = without_spark
     listener = db.bypass()

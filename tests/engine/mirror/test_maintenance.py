@@ -214,6 +214,7 @@ class TestCompaction:
             ("id", "id text PRIMARY KEY, v text"),
         ],
     )
+    @pytest.mark.one_in(2)
     async def test_files_without_changed_rows_stay(
         self, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, key: str, columns: str
     ) -> None:

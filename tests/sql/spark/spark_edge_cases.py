@@ -309,7 +309,7 @@ async def compare_everything(target: str, work_dir: Path, options: dict[str, Any
 
     ``quick``: some of each kind, and without what takes longest; fewer on Apache Spark, where each takes long.
     """
-    some = slice(None, None, (2 if target == "sail" else 8) if quick else 1)
+    some = slice(None, None, (4 if target == "sail" else 8) if quick else 1)
     # One compiler instead of two: no query here runs long enough for the second to pay.
     java = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"} if target.startswith("local") else {}
     sessions = SparkSessions(target, work_dir / "spark", options=java)
