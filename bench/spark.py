@@ -1,7 +1,8 @@
 """TPC-H refreshes on Spark, on Sail and in PostgreSQL: how long they take, and what they cost PostgreSQL.
 
     python bench/spark.py [--scale 1] [--targets sail 'local[*]'] [--rounds 1] [--changed 1 10] [--only q01 ...]
-                          [--timeout 300] [--no-differential] [--no-full] [--unchecked] [--data DIRECTORY]
+                          [--timeout 300] [--recent] [--no-differential] [--no-full] [--unchecked]
+                          [--data DIRECTORY]
 
 Each query defines four stream tables over the same eight tables: FULL and DIFFERENTIAL, each bound to PostgreSQL and to
 Spark. A round is changes in all tables (bench/tpch.py; of one order for FULL, of so many percent for each differential
@@ -37,7 +38,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench.cluster import PARTS, directory_of, last, parts_of, prepare, served  # noqa: E402
 from bench.tpch import change, differs, refresh  # noqa: E402
-from tests.tpch.database import QUERIES, TABLES  # noqa: E402
+from tests.tpch.database import QUERIES, TABLES, new_sales  # noqa: E402
 
 Connection = psycopg.Connection[Any]
 
@@ -96,6 +97,17 @@ def postgres_cpu(data: Path) -> Callable[[], float]:
     return used
 
 
+def change_recent(connection: Connection, scale: float, percent: float, seed: int) -> None:
+    """New sales, and updates of as many of the last orders and of their lines: half of the share each."""
+    orders = max(1, round(1_500_000 * scale * percent / 100 / 2))
+    with connection.transaction():
+        for statement in new_sales(orders, seed):
+            connection.execute(statement)
+    last = f"(SELECT min(k) FROM (SELECT o_orderkey FROM orders ORDER BY 1 DESC LIMIT {2 * orders}) AS newest(k))"
+    connection.execute(f"UPDATE orders SET o_totalprice = o_totalprice + 1 WHERE o_orderkey >= {last}")
+    connection.execute(f"UPDATE lineitem SET l_quantity = l_quantity + 1 WHERE l_orderkey >= {last}")
+
+
 class Measuring:
     """Refreshes stream tables and notes what it took."""
 
@@ -107,9 +119,9 @@ class Measuring:
         self._seed = time.time_ns() % 1_000_000
 
     def changed(self, connection: Connection, percent: float) -> None:
-        """Changes in all tables, and what PostgreSQL knows of them."""
+        """Changes in all tables, or of the last orders and their lines, and what PostgreSQL knows of them."""
         self._seed += 1
-        change(connection, self._options.scale, percent, self._seed)
+        (change_recent if self._options.recent else change)(connection, self._options.scale, percent, self._seed)
         for source in TABLES:
             connection.execute(f"ANALYZE {source}")
 
@@ -284,6 +296,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=QUERIES, default=list(QUERIES))
     parser.add_argument("--timeout", type=float, default=300, help="seconds that one refresh may take")
     parser.add_argument("--no-differential", action="store_true", help="FULL only")
+    parser.add_argument("--recent", action="store_true", help="change the last orders and their lines only")
     parser.add_argument("--no-full", action="store_true", help="DIFFERENTIAL only")
     parser.add_argument("--data", type=Path, help="a data directory to keep")
     parser.add_argument("--unchecked", action="store_true", help="do not hold the stream tables against their queries")

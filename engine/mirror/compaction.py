@@ -48,6 +48,10 @@ QUIET_ROWS, QUIET_RATIO = 1_000, 0.01
 SMALL_FILES, SMALL_BYTES = 32, 32 << 20
 """So many files of the log, or so many small ones of the base, are made into few."""
 
+SORTED_BYTES = 32 << 20
+"""A base of at most so many bytes is sorted by its key whenever it is written anew. A larger one takes ten times as
+long to be sorted as to be written, on disk: that is done when the table is quiet."""
+
 
 def is_due(state: MirrorState, *, quiet: bool = False) -> bool:
     """Whether the log has become so long that reading it costs more than compacting it."""
@@ -74,8 +78,10 @@ async def compact(mirror: Mirror, place: Location, frontiers: Iterable[Frontier]
         if is_due(state, quiet=quiet):
             if await asyncio.to_thread(_damaged, place, state, base=True):
                 return
-            await asyncio.to_thread(compact_base, place, state)
-            if sum(file.size < SMALL_BYTES for file in state.base.files) > SMALL_FILES:
+            unsorted = await asyncio.to_thread(compact_base, place, state)
+            if unsorted is not None and quiet:
+                await asyncio.to_thread(base_of(place).optimize, unsorted)
+            elif sum(file.size < SMALL_BYTES for file in state.base.files) > SMALL_FILES:
                 await asyncio.to_thread(base_of(place).optimize)
             async with mirror.writing(place):
                 await asyncio.to_thread(base_of(place).vacuum, mirror.held(base_of(place)), full=False)
@@ -154,12 +160,19 @@ def _damaged(place: Location, state: MirrorState, *, base: bool) -> bool:
     return (base and base_of(place).discard_damaged(state.base.files)) or found
 
 
-def compact_base(place: Location, state: MirrorState) -> None:
-    """Bring the log into the base. Raises WriteConflict, StorageFailed."""
+def compact_base(place: Location, state: MirrorState) -> str | None:
+    """Bring the log into the base. Returns the column by which its rows should be sorted, if they are left unsorted.
+
+    DataFusion gives the rows of a whole base in any order. Each of its files would have rows of all keys, so that
+    neither a reader nor the next compaction could pass over one. Raises WriteConflict, StorageFailed.
+    """
     schema = arrow_schema(state.columns, "")
     query = QueryBuilder().register("mirror_base", state.base.table).register("mirror_log", state.changes.table)
     part = changed_part(state)
-    reader = pa.RecordBatchReader.from_stream(cast(Any, query.execute(compacted_sql(state, part))))
+    column = ranged_column(state.identity, state.columns) if part is None else None
+    small = sum(file.size for file in state.base.files) <= SORTED_BYTES
+    sql = compacted_sql(state, part) + (f" ORDER BY {DATAFUSION.quote(column)}" if column and small else "")
+    reader = pa.RecordBatchReader.from_stream(cast(Any, query.execute(sql)))
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in reader:
@@ -169,6 +182,7 @@ def compact_base(place: Location, state: MirrorState) -> None:
 
     metadata = base_metadata(state.mirror, state.to, state.identity, state.columns)
     base_of(place).overwrite(state.base, schema, batches(), metadata, part=part)
+    return None if small else column
 
 
 def _needed(state: MirrorState, bottom: PgSnapshot) -> list[Any]:

@@ -37,6 +37,8 @@ log = structlog.get_logger(__name__)
 
 ROW_GROUP_ROWS = 128 * 1024
 METADATA = "headwater"
+SORTING_BYTES = 256 << 20
+"""Of memory; what is sorted beyond that is on disk meanwhile."""
 SHARED_RETENTION_HOURS = 1
 """How long files that no version needs any more stay where other servers may be reading them."""
 
@@ -388,12 +390,15 @@ class Location:
                 raise StorageFailed(error) from error
             self.below("_delta_log").remove()
 
-    def optimize(self) -> None:
-        """Make large files of small ones; the rows stay the same."""
+    def optimize(self, column: str | None = None) -> None:
+        """Make large files of small ones, with `column` of all files, sorted by it; the rows stay the same."""
         try:
             table = DeltaTable(self.uri, storage_options=dict(self.options) or None)
-            schema = pa.schema(table.schema().to_arrow())
-            table.optimize.compact(writer_properties=self._writer_properties(schema))
+            properties = self._writer_properties(pa.schema(table.schema().to_arrow()))
+            if column is None:
+                table.optimize.compact(writer_properties=properties)
+            else:
+                table.optimize.z_order([column], writer_properties=properties, max_spill_size=SORTING_BYTES)
         except (DeltaError, OSError) as error:
             log.warning("mirror_optimize_failed", uri=self.uri, error=storage_message(error))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import asyncpg
+import pyarrow.parquet as pq
 import pytest
 
 from engine.mirror import compaction
@@ -270,6 +271,37 @@ class TestCompaction:
             state = load(place)
             assert state is not None and state.key == (key,)
             assert [(file.lowest, file.highest) for file in state.base.files] == [bounds]
+
+    @pytest.mark.parametrize("quiet", [False, True])
+    async def test_a_base_that_is_written_anew_is_sorted_by_its_key(
+        self, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, quiet: bool
+    ) -> None:
+        """A small one as it is written, a large one when the table is quiet."""
+        for name in ("COMPACTION_ROWS", "COMPACTION_RATIO", "QUIET_ROWS", "QUIET_RATIO"):
+            monkeypatch.setattr(compaction, name, 0)
+        if quiet:
+            monkeypatch.setattr(compaction, "SORTED_BYTES", 0)
+        await laboratory.run(
+            'CREATE TABLE public.x (n text, "Id" int PRIMARY KEY)',
+            "INSERT INTO public.x SELECT 'n', i FROM generate_series(1, 100) i",
+        )
+        await laboratory.capture("x", ["n", "Id"], keyed=True)
+        await laboratory.rows("n", "Id", table="x")
+        place = laboratory.mirror.place("lab", (await laboratory.source("x")).oid)
+        for change in (
+            """UPDATE public.x SET n = 'm' WHERE "Id" IN (2, 99)""",
+            """INSERT INTO public.x VALUES ('new', 200), ('new', -1); UPDATE public.x SET "Id" = 0 WHERE "Id" = 50""",
+        ):
+            await laboratory.run(*change.split(";"))
+            await laboratory.rows("n", "Id", table="x")
+            await compact(laboratory.mirror, place, [], quiet=quiet)
+            state = load(place)
+            assert state is not None and state.snapshot == state.to
+            rows = await laboratory.connection.fetch('SELECT n, "Id" FROM public.x ORDER BY "Id"')
+            async with laboratory.at("n", "Id", table="x") as version:
+                assert version.reused and not version.changes
+                stored = [tuple(row.values()) for file in version.files for row in pq.read_table(file).to_pylist()]
+            assert stored == [tuple(row) for row in rows]
 
     async def test_small_files_of_a_base_that_grows_are_made_into_few(
         self, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
