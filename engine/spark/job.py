@@ -69,10 +69,11 @@ class SparkJob:
         kept = []
         with tempfile.TemporaryDirectory(prefix="headwater-views-") as directory:
             try:
+                text = self.sql
                 for version in versions:
-                    if version.source in self.reads:
-                        create_views(spark, sources[version.source], self.reads[version.source], version)
-                register(spark, self.sql)
+                    if (names := self.reads.get(version.source)) is not None:
+                        create_views(spark, sources[version.source], names, version, text)
+                register(spark, text)
                 views = [SparkView(name, "", True) for name in self.repeated]
                 for view in (*views, *self.views):
                     frame = spark.table(view.name) if view.name in self.repeated else frame_of(spark, view.sql)

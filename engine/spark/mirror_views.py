@@ -14,37 +14,41 @@ from sql.spark.types import column_type
 from sql.spark.values import identifier
 
 
-def create_views(spark: Session, source: Source, names: Sequence[str], version: MirrorVersion) -> None:
+def create_views(spark: Session, source: Source, names: Sequence[str], version: MirrorVersion, read: str) -> None:
     """Make `source_<oid>`, the rows of `names` as of the version's snapshot, in place of what another job made.
 
     If the version was asked for with a frontier also `delta_<oid>`, the net changes since: the columns and `__pgt_w`
-    BIGINT, which is never 0.
+    BIGINT, which is never 0. Each is made only if its name is in the text ``read``: to make one takes milliseconds.
     """
     types = {name: column_type(type_).spark for name, type_ in version.columns.items()} or {PRESENCE: "BOOLEAN"}
-    wanted = tuple(names) or (next(iter(types)),)
-    base, log = f"mirror_base_{source.oid}", f"mirror_log_{source.oid}"
-    after = version.snapshot.condition(identifier(XID))
-    if not version.changes:
-        _files(spark, view_name(source.oid), version.files, {name: types[name] for name in wanted})
-    else:
-        read = {name: types[name] for name in dict.fromkeys((*wanted, *version.key))}
-        columns = _columns(version, read)
-        _files(spark, base, version.files, read)
-        _files(spark, log, version.changes, _log_types(read))
-        net = net_changes(SPARK, log, columns, after, version.base_snapshot.condition(identifier(XID)))
-        rows = f"WITH net AS ({net}) {rows_as_of(SPARK, base, 'net', columns, version.key, wanted)}"
-        frame_of(spark, rows).createOrReplaceTempView(view_name(source.oid))
-    if version.since is not None:
-        read = {name: types[name] for name in wanted}
-        if not version.since_changes:
-            delta = no_rows({**read, WEIGHT: "BIGINT"})
-        else:
-            if version.since_changes != version.changes:
-                log = f"mirror_since_{source.oid}"
-                _files(spark, log, version.since_changes, _log_types(read))
+    wanted = {name: types[name] for name in tuple(names) or (next(iter(types)),)}
+    if view_name(source.oid) in read:
+        _create_rows(spark, source, version, wanted, {name: types[name] for name in version.key})
+    if version.since is not None and delta_view_name(source.oid) in read:
+        delta = no_rows({**wanted, WEIGHT: "BIGINT"})
+        if version.since_changes:
+            log = f"mirror_since_{source.oid}"
+            _files(spark, log, version.since_changes, _log_types(wanted))
             before = version.since.condition(identifier(XID), identifier(CHANGE_ID))
-            delta = net_changes(SPARK, log, _columns(version, read), after, before)
+            after = version.snapshot.condition(identifier(XID))
+            delta = net_changes(SPARK, log, _columns(version, wanted), after, before)
         frame_of(spark, delta).createOrReplaceTempView(delta_view_name(source.oid))
+
+
+def _create_rows(
+    spark: Session, source: Source, version: MirrorVersion, wanted: Mapping[str, str], key: Mapping[str, str]
+) -> None:
+    """The view of the rows: what the files of the base have, with what the log says of it."""
+    if not version.changes:
+        _files(spark, view_name(source.oid), version.files, wanted)
+        return
+    base, log, read = f"mirror_base_{source.oid}", f"mirror_log_{source.oid}", {**wanted, **key}
+    _files(spark, base, version.files, read)
+    _files(spark, log, version.changes, _log_types(read))
+    columns, xid = _columns(version, read), identifier(XID)
+    net = net_changes(SPARK, log, columns, version.snapshot.condition(xid), version.base_snapshot.condition(xid))
+    rows = f"WITH net AS ({net}) {rows_as_of(SPARK, base, 'net', columns, version.key, tuple(wanted))}"
+    frame_of(spark, rows).createOrReplaceTempView(view_name(source.oid))
 
 
 def _log_types(types: Mapping[str, str]) -> dict[str, str]:

@@ -77,7 +77,7 @@ async def test_sail_reads_the_mirror_on_s3(
         async with laboratory.at("id", "v") as version, sessions.acquire() as lease:
 
             def work(spark: object) -> pa.Table:
-                create_views(spark, source, ("id", "v"), version)
+                create_views(spark, source, ("id", "v"), version, f"source_{source.oid}")
                 return spark.sql(f"SELECT id FROM source_{source.oid}").toArrow()  # type: ignore[attr-defined]
 
             table = await lease.run(work, description="test")

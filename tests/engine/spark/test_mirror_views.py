@@ -32,7 +32,7 @@ async def read(
     async with laboratory.at(*COLUMNS, table=table, since=since) as version, sessions.acquire() as lease:
 
         def work(session: Any) -> tuple[list[Any], dict[Any, int]]:
-            create_views(session, source, COLUMNS, version)
+            create_views(session, source, COLUMNS, version, f"source_{source.oid} delta_{source.oid}")
             rows = [texts(row) for row in session.sql(f"SELECT * FROM source_{source.oid}").collect()]
             changes = {}
             if since is not None:
@@ -136,7 +136,7 @@ async def test_rows_are_told_apart_by_a_key_that_nobody_reads(laboratory: Labora
             assert version.key == (("part", "id") if "part" in columns else ("id",))
 
             def work(session: Any, source: Source = source, version: MirrorVersion = version) -> list[Any]:
-                create_views(session, source, names, version)
+                create_views(session, source, names, version, f"source_{source.oid}")
                 return [texts(row) for row in session.sql(f"SELECT * FROM source_{source.oid}").collect()]
 
             found = await lease.run(work, description="test")
@@ -152,7 +152,7 @@ async def test_rows_of_a_source_without_columns_are_counted(laboratory: Laborato
         async with laboratory.at(table="x") as version, spark.acquire() as lease:
 
             def work(session: Any) -> int:
-                create_views(session, source, (), version)
+                create_views(session, source, (), version, f"source_{source.oid}")
                 return int(session.sql(f"SELECT count(*) AS n FROM source_{source.oid}").collect()[0][0])
 
             return await lease.run(work, description="test")
