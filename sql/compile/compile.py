@@ -36,6 +36,8 @@ from sql.operators.aggregates.accumulators import rescan_strategy
 from sql.operators.aggregates.cached_accumulators import memory_name
 from sql.operators.aggregates.linear_aggregate import addable
 from sql.operators.filter import FILTER, Refiltered
+from sql.operators.joins.matching import Matching
+from sql.operators.joins.threshold_band import band_name
 from sql.operators.pass_through import PassThrough
 from sql.operators.plan import NOTHING, Plan, TreeFacts
 from sql.operators.semi_join_reduction import SemiJoinReduction
@@ -256,7 +258,10 @@ def read_whole(root: Operator, shape: Shape) -> frozenset[int]:
 def remembered(
     root: Operator, shape: Shape, whole: frozenset[int], bounding: Mapping[int, Sequence[SemiJoinReduction]]
 ) -> Mapping[int, Remembered]:
-    """By node, the aggregates whose groups are handed on from one refresh to the next: it needs all of them."""
+    """By node, the operators that hand something on from one refresh to the next.
+
+    Of aggregates it is their groups, where all of them are needed; of comparisons with one row the rows near it.
+    """
     found: dict[int, Remembered] = {}
     if any(isinstance(operator, Recursion) for operator in root.walk()):
         return found
@@ -267,6 +272,18 @@ def remembered(
         name = memory_name(operator, parts) if parts is not None and not bounding.get(operator.node) else None
         if name is not None:
             found[operator.node] = Remembered(name, operator.sources)
+    return found | (_bands(root, bounding) if isinstance(shape, Top) or not isinstance(shape, Recomputed) else {})
+
+
+def _bands(root: Operator, bounding: Mapping[int, Sequence[SemiJoinReduction]]) -> dict[int, Remembered]:
+    """By node, the comparisons with one row that hand on the rows near it: all changes of their rows are known."""
+    found = {}
+    for operator in root.walk():
+        if isinstance(operator, Matching) and operator.with_one_row:
+            complete = not any(bounding.get(below.node) for below in operator.left.walk())
+            name = band_name(operator.left, operator.match) if complete else None
+            if name is not None:
+                found[operator.node] = Remembered(name, operator.sources)
     return found
 
 

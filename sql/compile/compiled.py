@@ -66,7 +66,10 @@ class RemotePlan:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """An aggregate, made from these sources, whose groups are handed on under a name; see `cached_accumulators`."""
+    """An operator, made from these sources, that hands something on under a name.
+
+    See `cached_accumulators` and `threshold_band`.
+    """
 
     name: str
     sources: frozenset[int]
@@ -90,7 +93,7 @@ class Compiled:
     """Conditions on the pending changes of sources, see `predicate_pushdown`."""
     facts: TreeFacts = field(default_factory=TreeFacts)
     remembered: Mapping[int, Remembered] = field(default_factory=dict)
-    """Aggregates, by node, whose groups a refresh hands on to the next."""
+    """Operators, by node, of which a refresh hands something on to the next."""
     netted_later: frozenset[int] = frozenset()
     """Sources whose changes are consolidated by whoever reads them, see `single_use_deltas`."""
     root: Operator | None = None

@@ -30,7 +30,7 @@ class TreeFacts:
     narrowed: Mapping[int, frozenset[str]] = field(default_factory=dict)
     """The columns of joins that are read, see `column_pruning`."""
     remembered: Mapping[int, str] = field(default_factory=dict)
-    """The names under which the groups of aggregates are remembered, see `cached_accumulators`."""
+    """The names under which something of operators is remembered, see `cached_accumulators` and `threshold_band`."""
     pushed: frozenset[int] = frozenset()
     """Scans whose changes in buffers are read under all conditions on their rows, see `predicate_pushdown`."""
     running: Mapping[int, str] = field(default_factory=dict)

@@ -223,7 +223,9 @@ class Queries(Expressions):
         if self.budget <= 0:
             return None
         around = _columns_alone(columns)
-        form = self.number(4)
+        form = self.number(5)
+        if form == 5 and (compared := self.comparison_with_one_row(columns)) is not None:
+            return compared
         if form == 0:
             inner = self.select(0, around)
             return f"({self.pick(['', 'NOT '])}EXISTS ({inner.text}))"
@@ -240,6 +242,18 @@ class Queries(Expressions):
         inner = self.select(0, around, (kind,))
         comparison = f"{self.pick(['=', '<', '>=', '<>'])} {self.pick(['ANY', 'ALL'])}"
         return f"({self.scalar(kind, columns, 1, plain=True)} {comparison} ({inner.text}))"
+
+    def comparison_with_one_row(self, columns: Columns) -> str | None:
+        """A value beside an aggregate of others, which speaks of no outer column."""
+        source, others = self.source(0, ())
+        kinds = [kind for kind in ("int", "numeric") if any(kind == found for _, found in columns)]
+        values = [name for name, kind in others if kind in ("int", "numeric")]
+        if not kinds or not values:
+            return None
+        where = f" WHERE {self.predicate(others, 1, plain=True)}" if self.one_in(3) else ""
+        call = f"{self.pick(['avg', 'max', 'min', 'sum', 'count'])}({self.pick(values)})"
+        value = self.scalar(self.pick(kinds), columns, 1, plain=True)
+        return f"({value} {self.pick(['>', '>=', '<', '<='])} (SELECT {call} FROM {source}{where}))"
 
     # SELECT
 

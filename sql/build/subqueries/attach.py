@@ -14,7 +14,7 @@ subquery of the select list is computed for rows that WHERE has let through only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
 
@@ -28,7 +28,7 @@ from sql.build.subqueries.simple_select import at_most_one_row, counted, one_row
 from sql.build.subqueries.subplan import has_placeholder, placeholder
 from sql.canonical.dialect import generate
 from sql.errors import NotDifferentiable
-from sql.operators import AntiJoin, Constants, Filter, Join, LeftJoin, Operator, Project, SemiJoin, UnionAll
+from sql.operators import AntiJoin, Constants, Filter, Join, LeftJoin, Operator, Project, Scan, SemiJoin, UnionAll
 from sql.operators.consolidate import Consolidate
 from sql.operators.subqueries.enforce_single_row import EnforceSingleRow
 
@@ -195,40 +195,65 @@ def filtered(builder: Builder, operator: Operator, conditions: Sequence[exp.Expr
         operator = Filter(operator, exp.and_(*plain, wrap=True, copy=True), operator.columns)
     # For all of them D is that of the rows that the plain conditions let through, so the tree grows by one D each.
     base = operator
-    rest = []
-    for condition in [c for c in conditions if has_placeholder(c)]:
-        tested = _tested(builder, operator, base, condition)
-        if tested is None:
-            rest.append(condition)
-        else:
-            operator = tested
     results: list[exp.Expr] = []
-    for condition in rest:
-        compared = _compared(builder, operator, condition)
-        if compared is not None:
-            operator = compared
+    for condition in sorted((c for c in conditions if has_placeholder(c)), key=lambda c: _place(builder, c)):
+        filtering = _tested(builder, operator, base, condition) or _compared(builder, operator, condition)
+        if filtering is not None:
+            operator = filtering
             continue
         operator, over = attached(builder, operator, [condition], base, required=_required(condition))
         results += over
     return Filter(operator, exp.and_(*results, wrap=True), operator.columns) if results else operator
 
 
+def _place(builder: Builder, condition: exp.Expr) -> int:
+    """When a condition is to be told, lest more rows than needed are looked up for it.
+
+    Rows that a match is wanted of can be found by it. A comparison with one row looks up nothing. That a row has no
+    match is found out row by row; a result that is joined in has to be computed.
+    """
+    subplan, wanted = _test(builder, condition)
+    if subplan is not None:
+        return 0 if (subplan.kind is Kind.EXISTS) == wanted else 2
+    return 1 if _comparison(builder, condition) else 3
+
+
 def _compared(builder: Builder, operator: Operator, condition: exp.Expr) -> Operator | None:
     """The rows of an operator that compare well with the one row of an aggregate, as ``x > (SELECT avg(y) FROM …)``.
 
-    A semi-join, of which a change of that row touches the rows alone that compare differently now. With ``=`` it would
-    gain nothing.
+    A semi-join, of which a change of that row touches the rows alone that compare differently now. They are found by
+    their keys (`threshold_band`), so these are asked for. With ``=`` it would gain nothing.
     """
+    found = _comparison(builder, condition)
+    if found is None:
+        return None
+    call, subplan = found
+    for scan in _scanned(operator):
+        builder.usage[scan.number].update(scan.source.key)
+    relation = builder.query(subplan.query, subplan.scope)
+    over = _replaced(condition, _text(call), [reference(f) for _, f in relation.output])
+    return SemiJoin(operator, Consolidate(relation.operator), (over,))
+
+
+def _scanned(operator: Operator) -> Iterator[Scan]:
+    """The tables whose columns are columns of an operator."""
+    if isinstance(operator, Scan):
+        yield operator
+    elif isinstance(operator, Filter | Join):
+        for below in operator.inputs:
+            yield from _scanned(below)
+    elif isinstance(operator, SemiJoin | AntiJoin):
+        yield from _scanned(operator.left)
+
+
+def _comparison(builder: Builder, condition: exp.Expr) -> tuple[exp.Expr, Subplan] | None:
+    """The call of the one scalar aggregate without outer columns that a condition compares with, and the subquery."""
     calls = [c for c in condition.find_all(exp.Anonymous) if placeholder(c)]
     if len(calls) != 1 or isinstance(condition.unnest(), exp.EQ):
         return None
     subplan = builder.subplan(int(calls[0].expressions[0].name))
     plain = subplan.kind is Kind.SCALAR and not subplan.parameters and subplan.reads_tables
-    if not (plain and one_row(subplan.query, builder.special)):
-        return None
-    relation = builder.query(subplan.query, subplan.scope)
-    over = _replaced(condition, _text(calls[0]), [reference(f) for _, f in relation.output])
-    return SemiJoin(operator, Consolidate(relation.operator), (over,))
+    return (calls[0], subplan) if plain and one_row(subplan.query, builder.special) else None
 
 
 def _required(condition: exp.Expr) -> bool:
@@ -248,14 +273,23 @@ def _required(condition: exp.Expr) -> bool:
     return isinstance(inner, _COMPARISONS) and certain(inner.left) and certain(inner.right)
 
 
-def _tested(builder: Builder, operator: Operator, base: Operator, condition: exp.Expr) -> Operator | None:
-    """The rows that satisfy a condition that is a test of a subquery's rows, or its negation. None if it is another."""
+def _test(builder: Builder, condition: exp.Expr) -> tuple[Subplan | None, bool]:
+    """The subquery whose rows a condition is a test of, None if it is another one; and whether it is not negated."""
     inner, wanted = condition.unnest(), True
     while isinstance(inner, exp.Not):
         inner, wanted = inner.this.unnest(), not wanted
     subplan = builder.subplan(int(inner.expressions[0].name)) if placeholder(inner) else None
-    if subplan is None or subplan.kind is Kind.SCALAR:
+    return (None if subplan is None or subplan.kind is Kind.SCALAR else subplan), wanted
+
+
+def _tested(builder: Builder, operator: Operator, base: Operator, condition: exp.Expr) -> Operator | None:
+    """The rows that satisfy a condition that is a test of a subquery's rows, or its negation. None if it is another."""
+    subplan, wanted = _test(builder, condition)
+    if subplan is None:
         return None
+    inner = condition.unnest()
+    while isinstance(inner, exp.Not):
+        inner = inner.this.unnest()
     arguments = inner.expressions[2:]
     if any(has_placeholder(a) for a in arguments):
         operator, arguments = attached(builder, operator, arguments, base)

@@ -25,17 +25,16 @@ from sql.operators.plan import Plan
 MOST = 10_000
 """So many groups are remembered of an aggregate at most."""
 
-_KEYS = frozenset({"smallint", "integer", "bigint", "date", "uuid", "boolean"})
-_VALUES = frozenset({"smallint", "integer", "bigint", "numeric", "date"})
+KEYS = frozenset({"smallint", "integer", "bigint", "date", "uuid", "boolean"})
+"""The types of columns that tell remembered rows apart. A collation would not travel with a text."""
+VALUES = frozenset({"smallint", "integer", "bigint", "numeric", "date"})
+"""The types of what is remembered of a row."""
 
 
 def memory_name(aggregate: RecomputedAggregate, parts: Sequence[Maintained]) -> str | None:
-    """Under which name an aggregate's groups are remembered, which tells what they are; None if they cannot be.
-
-    A collation would not travel with a text.
-    """
-    values = all(a.type.partition("(")[0] in _VALUES for a in auxiliaries(parts))
-    if not (values and aggregate.sources and all(key.type in _KEYS for key in aggregate.keys)):
+    """Under which name an aggregate's groups are remembered, which tells what they are; None if they cannot be."""
+    values = all(a.type.partition("(")[0] in VALUES for a in auxiliaries(parts))
+    if not (values and aggregate.sources and all(key.type in KEYS for key in aggregate.keys)):
         return None
     query = state(aggregate.keys, parts, aggregate.input.new(Plan(frozenset())), grouped=aggregate.grouped)
     return hashlib.sha256(f"columns of {query}".encode()).hexdigest()[:16]  # once they were rows
@@ -46,25 +45,39 @@ def known(name: str) -> str:
     return f"coalesce(pg_catalog.jsonb_exists($1->'memory', {text(name)}), FALSE)"
 
 
+def remembered_rows(name: str, columns: Sequence[tuple[str, str]], first: int = 0) -> str:
+    """An item of FROM, alias e: remembered rows, of columns with types; ``first`` is where their values begin."""
+    arrays = [
+        f"pg_catalog.unnest(($1->'memory'->{text(name)}->>{i})::{type_}[])"
+        for i, (_, type_) in enumerate(columns, first)
+    ]
+    return f"ROWS FROM ({', '.join(arrays)}) AS e({', '.join(quote(column) for column, _ in columns)})"
+
+
+def remembering(
+    rows: str, columns: Sequence[str], most: int, head: Sequence[str] = (), too_many: str | None = None
+) -> str:
+    """An expression of type jsonb: what is to be remembered of an item of FROM, after some values as a ``head``.
+
+    One array for each column, as a text: a fourth of the time that an array for each row takes. ``too_many``: what
+    there is in its place if there are more rows than ``most``, or else NULL.
+    """
+    arrays = [f"pg_catalog.array_agg(g.{column})::text" for column in columns]
+    whole = f"pg_catalog.jsonb_build_array({', '.join([*head, *arrays])})"
+    other = f" ELSE {too_many}" if too_many else ""
+    return f"({select([f'CASE WHEN pg_catalog.count(*) <= {most} THEN {whole}{other} END'], f'{rows} AS g')})"
+
+
 def load_accumulators(plan: Plan, name: str, keys: Sequence[Field], made_of: Sequence[Accumulator]) -> str:
     """A CTE of what is remembered: keys and auxiliaries."""
     columns = [(key.name, key.type) for key in keys] + [(a.name, a.type) for a in made_of]
-    arrays = [
-        f"pg_catalog.unnest(($1->'memory'->{text(name)}->>{i})::{type_}[])" for i, (_, type_) in enumerate(columns)
-    ]
-    rows = f"ROWS FROM ({', '.join(arrays)}) AS e({', '.join(quote(column) for column, _ in columns)})"
+    rows = remembered_rows(name, columns)
     return plan.cte(plan.fresh("recalled"), select([f"e.{quote(column)}" for column, _ in columns], rows))
 
 
 def save_accumulators(every: str, keys: Sequence[Field], made_of: Sequence[Accumulator]) -> str:
-    """What is to be remembered of all groups, an expression of type jsonb; NULL if they are too many.
-
-    One array for each column, as a text: a fourth of the time that an array for each group takes.
-    """
-    columns = [*names(keys), *(quote(a.name) for a in made_of)]
-    arrays = ", ".join(f"pg_catalog.array_agg(e.{column})::text" for column in columns)
-    groups = f"pg_catalog.jsonb_build_array({arrays})"
-    return f"({select([f'CASE WHEN pg_catalog.count(*) <= {MOST} THEN {groups} END'], f'{every} AS e')})"
+    """What is to be remembered of all groups, an expression of type jsonb; NULL if they are too many."""
+    return remembering(every, [*names(keys), *(quote(a.name) for a in made_of)], MOST)
 
 
 def advance_accumulators(

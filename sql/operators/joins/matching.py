@@ -8,7 +8,8 @@ With ``m_new(l)`` and ``m_old(l)`` for "l matches a row of the right input now /
 No old state is read: the matches at the frontier are those of now less the weights of the matches in ΔR. Matches are
 counted once for all left rows that agree in the columns that the conditions mention, and only the part of ΔR that is
 in these columns matters. If R has one row, whatever it is made of, and nothing is equated with it, no matches are
-counted: the rows of new(L) are those that compare otherwise with that row now than with the one before.
+counted: the rows of new(L) are those that compare otherwise with that row now than with the one before. Where that is
+told by one value a refresh hands on to the next which rows may do so, see `threshold_band`.
 ``old(Q) = new(Q) - ΔQ``.
 """
 
@@ -26,6 +27,7 @@ from sql.base.text import all_of, derived, quote, select, union_all
 from sql.canonical.row_expressions import equated
 from sql.operators.aggregates.aggregate import Aggregate
 from sql.operators.joins.match import Match
+from sql.operators.joins.threshold_band import ThresholdBand, threshold_band
 from sql.operators.operator import Operator, Restriction, W, names
 from sql.operators.pass_through import PassThrough
 from sql.operators.plan import Plan
@@ -83,13 +85,15 @@ class Matching(Operator):
         left = shared_delta(plan, self.left) if self.left.changed(plan) else None
         if not self.right.changed(plan):
             assert left is not None
+            if (band := self._band(plan)) is not None:
+                band.kept(plan, left)
             only = match.mirrored().keys(plan, left) if self.right.barrier else None
             return self._chosen(plan, left, self.right.new(plan, only), f"l.{W}")
         streamed = self.right.sources <= plan.streamed
         right = self.right.delta(plan) if streamed else shared_delta(plan, self.right)
         changes = select(["*"], plan.cte(plan.fresh("changes"), consolidated(right, match.right_used)))
         columns = names(self.left.columns)
-        if _one_row(self.right) and match.right_used and not match.pairs:
+        if self.with_one_row:
             by_values = self._delta_by_values(plan, left, changes)
             if by_values is not None:
                 return by_values
@@ -122,8 +126,10 @@ class Matching(Operator):
             return None
         holds = f"({now}) IS TRUE"
         weight = f"CASE WHEN {holds} THEN 1 ELSE -1 END" if self.wanted else f"CASE WHEN {holds} THEN -1 ELSE 1 END"
-        crossing = derived(match.matched(plan, self.left, changes, single=True), "l")
-        terms = [select([*columns, f"({weight})::bigint AS {W}"], crossing)]
+        crossing, band = match.matched(plan, self.left, changes, single=True), self._band(plan)
+        if band is not None:
+            crossing = band.crossed(plan, left, changes, crossing)
+        terms = [select([*columns, f"({weight})::bigint AS {W}"], derived(crossing, "l"))]
         if left is not None:
             values, none = names(match.right_used), f"NOT EXISTS ({select([], derived(changes, 'd'))})"
             gone = select(values, derived(changes, "d"), where=[f"d.{W} < 0"])
@@ -132,6 +138,16 @@ class Matching(Operator):
             held = f"({match.with_values(plan, select(['*'], before))}) IS TRUE"
             terms.append(select([*columns, W], derived(left, "l"), where=[held if self.wanted else f"NOT {held}"]))
         return union_all(terms)
+
+    @property
+    def with_one_row(self) -> bool:
+        """Whether the right input has one row, whatever it is made of, and nothing is equated with it."""
+        match = self.match
+        return _one_row(self.right) and bool(match.right_used) and not match.pairs
+
+    def _band(self, plan: Plan) -> ThresholdBand | None:
+        name = plan.facts.remembered.get(self.node)
+        return None if name is None else threshold_band(self.left, self.match, name)
 
     def _counts(self, plan: Plan, rows: str, changes: str) -> str:
         """A CTE: for each distinct content of the columns that decide, whether it had a match, and whether it has."""
