@@ -35,7 +35,7 @@ SEARCHING = frozenset({"strpos", "replace", "starts_with", "split_part"})
 class Function:
     """A function: ``arguments`` and ``result`` are PostgreSQL types or NUMBER, LITERAL, WORDS; ``spark`` its rendering.
 
-    A result of type text has the collation of the first argument.
+    A result of type text has the collation of its arguments.
     """
 
     name: str

@@ -23,10 +23,12 @@ from sql.spark.numbers.bits import BITS
 from sql.spark.numbers.exact import Layers, arithmetic, integer_division, negated, quotient, remainder
 from sql.spark.numbers.floats import float_arithmetic, is_float
 from sql.spark.ordered_aggregates import ORDERED_AGGREGATES
-from sql.spark.patterns import same_everywhere
 from sql.spark.python.formats import FORMATS
 from sql.spark.python.intervals import INTERVAL, INTERVALS, compared, difference
 from sql.spark.python.jsonb import JSONB_RULES
+from sql.spark.text.cases import CASES
+from sql.spark.text.collations import BYTES, Collations
+from sql.spark.text.patterns import same_everywhere
 from sql.spark.types import (
     BOOLEAN,
     DATE,
@@ -61,20 +63,30 @@ class SparkExpressions:
     """
 
     def __init__(
-        self, resolve: Resolve, *, exists: Subquery | None = None, layers: Layers | None = None, clause: str = ""
+        self,
+        resolve: Resolve,
+        collations: Collations,
+        *,
+        exists: Subquery | None = None,
+        layers: Layers | None = None,
+        clause: str = "",
     ):
         self._resolve = resolve
+        self.collations = collations
         self._exists_query = exists
         self._layers = layers
         self.clause = clause
 
     def with_clause(self, clause: str) -> SparkExpressions:
         """The same with another clause after aggregate calls."""
-        return SparkExpressions(self._resolve, exists=self._exists_query, layers=self._layers, clause=clause)
+        return self._with(self._exists_query, clause)
 
     def with_queries(self, exists: Subquery) -> SparkExpressions:
         """The same where EXISTS may stand."""
-        return SparkExpressions(self._resolve, exists=exists, layers=self._layers, clause=self.clause)
+        return self._with(exists, self.clause)
+
+    def _with(self, exists: Subquery | None, clause: str) -> SparkExpressions:
+        return SparkExpressions(self._resolve, self.collations, exists=exists, layers=self._layers, clause=clause)
 
     def layered(self, what: str) -> Layers:
         """Where a division's steps go. Raises NotExpressible where there may be none."""
@@ -290,9 +302,11 @@ class SparkExpressions:
 
     def _collate(self, node: exp.Collate) -> Typed:
         this = self.render(node.this)
-        if not this.type.is_text or node.expression.name not in ("C", "POSIX", "ucs_basic"):
+        # One with a schema is somebody's own.
+        bare = isinstance(node.expression, exp.Identifier)
+        if not this.type.is_text or not bare or node.expression.name not in ("C", "POSIX", "ucs_basic"):
             raise NotExpressible("collate")
-        return replace(this, type=replace(this.type, ordered=True, equatable=True, groupable=True))
+        return replace(this, type=replace(this.type, ordered=True, equatable=True, groupable=True, collation=BYTES))
 
 
 def _interval(node: Any) -> Interval | None:
@@ -379,5 +393,6 @@ RULES: Mapping[type[Any], tuple[Callable[[SparkExpressions, Any], Typed], tuple[
     **FORMATS,
     **INTERVALS,
     **WINDOWS,
+    **CASES,
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""

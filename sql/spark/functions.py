@@ -59,9 +59,9 @@ def _call(expressions: Expressions, name: str, nodes: Sequence[Any]) -> Typed:
         raise NotExpressible(f"function {name}")
     function = functions[0]
     rendered = [_argument(expressions, function, *pair) for pair in zip(function.arguments, nodes, strict=True)]
-    result = rendered[0].type if function.result in (equality.NUMBER, "text") else SparkType(function.result)
-    if function.result == "text" and not result.is_text:
-        result = TEXT
+    result = rendered[0].type if function.result == equality.NUMBER else SparkType(function.result)
+    if function.result == "text":
+        result = unify([value.type for value in rendered if value.type.name == "text"], name)
     display = rendered[0].display if function.result == equality.NUMBER else ""
     return Typed(function.spark.format(*(value.sql for value in rendered)), result, display)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from sql.spark.numbers.exact import Layers
+from sql.spark.text.collations import Collations
 from sql.spark.types import Typed
 
 
@@ -14,6 +15,8 @@ class Expressions(Protocol):
 
     clause: str
     """What follows an aggregate call: FILTER, OVER."""
+
+    collations: Collations
 
     def with_clause(self, clause: str) -> Expressions:
         """The same with another clause after aggregate calls."""

@@ -128,6 +128,7 @@ class SourceColumn:
     column: Column
     reads: dict[str, None]
     binary_order: bool
+    collation: str
     known: SparkType | None = None
 
     def use(self) -> Typed:
@@ -136,6 +137,7 @@ class SourceColumn:
                 self.column.type,
                 equality_is_identity=self.column.equality_is_identity,
                 binary_order=self.binary_order,
+                collation=self.collation,
                 carrier=self.column.carrier,
             )
         except NotExpressible as reason:

@@ -7,7 +7,7 @@ differ in case only are one, lateral aliases) never matter. A table becomes the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from sql.canonical.written import read
 from sql.errors import NotExpressible
 from sql.operators.statement import Types
 from sql.spark.expressions import SparkExpressions
-from sql.spark.from_clause import FromClauses, Levels, Scope, SourceView, delta_view_name, resolve, view_name
+from sql.spark.from_clause import FromClauses, Levels, Scope, SourceView, delta_view_name, view_name
 from sql.spark.numbers.exact import Layers, shown
 from sql.spark.relations import (
     FromClause,
@@ -35,6 +35,7 @@ from sql.spark.relations import (
     renamed,
 )
 from sql.spark.simplify import looks_of, simplified
+from sql.spark.text.collations import Collations
 from sql.spark.types import NUMERAL, Display, Typed, column_type
 from sql.spark.user_types import carried, carriers
 from sql.spark.values import unify
@@ -61,15 +62,13 @@ def render_spark(
     sources: Sequence[Source],
     output: Sequence[Column] = (),
     *,
-    binary_order: bool = False,
-    collated: Collection[tuple[int, str]] = (),
+    collations: Collations | None = None,
     total_orders: bool = True,
 ) -> SparkQuery:
     """Render a canonical query (PostgreSQL dialect, tables qualified) for Spark.
 
     ``output`` gives the columns' types where they are known, which are then checked against what was inferred.
-    ``binary_order``: the database compares text by its bytes (collation C), all columns but
-    those in ``collated`` (source oid and name), which have a collation of their own. ``total_orders``: no two rows that
+    ``collations`` are the database's, of which nothing is known by default. ``total_orders``: no two rows that
     differ are peers in the ORDER BY of a LIMIT, as in all that the compiler writes. Raises NotExpressible.
 
     >>> orders = Source(7, "public", "orders", (Column("region", "text"), Column("amount", "integer")))
@@ -79,7 +78,7 @@ def render_spark(
     >>> spark.reads, [column.type for column in spark.columns]
     ({7: ('region', 'amount')}, ['text', 'bigint'])
     """
-    renderer = Renderer(sources, binary_order, frozenset(collated), total_orders=total_orders)
+    renderer = Renderer(sources, collations or Collations(), total_orders=total_orders)
     relation = renderer.given_out(renderer.query(understood(read(query), sources), {}))
     columns = relation.declared
     if output:
@@ -154,14 +153,13 @@ class Renderer:
     def __init__(
         self,
         sources: Sequence[Source],
-        binary_order: bool,
-        collated: frozenset[tuple[int, str]],
+        collations: Collations,
         deltas: Mapping[str, Source] | None = None,
         total_orders: bool = True,
         views: Mapping[int, SourceView] | None = None,
     ):
         self._total_orders = total_orders
-        self._from = FromClauses(sources, deltas or {}, binary_order, collated, self.query, views or {})
+        self._from = FromClauses(sources, deltas or {}, collations, self.query, views or {})
 
     @property
     def reads(self) -> dict[int, dict[str, None]]:
@@ -254,7 +252,7 @@ class Renderer:
         if any(item.find(exp.Window) for item in node.expressions):
             self._check_windows(grouped=grouped)
         layers = Layers(self._from.alias()) if grouped else Layers(clause.single) if clause.single else None
-        expressions = SparkExpressions(lambda column: resolve(column, levels), layers=layers)
+        expressions = self._from.expressions(levels, layers)
         select = SelectText(clause.sql, layers, grouped)
         names, texts = [], []
         for item in self._items(node, clause):
@@ -272,7 +270,7 @@ class Renderer:
         if group := node.args.get("group"):
             select.keys = self._group_by(group, expressions)
         if having := node.args.get("having"):
-            select.having = SparkExpressions(lambda column: resolve(column, levels)).boolean(having.this)
+            select.having = self._from.expressions(levels).boolean(having.this)
         select.ending = self._ending(
             node,
             expressions,

@@ -13,6 +13,7 @@ from sql.spark import equality as equality
 from sql.spark.dates import infinite, parse_interval
 from sql.spark.numbers.exact import decimal_of, opaque, scale_of, shown
 from sql.spark.python.calls import call
+from sql.spark.text.collations import common
 from sql.spark.types import NUMERAL, TEXT, UNKNOWN, Display, SparkType, Typed, numeric
 
 __all__ = [
@@ -101,6 +102,7 @@ def _of_one_name(known: Sequence[SparkType], what: str) -> SparkType:
         equatable=all(t.equatable for t in known),
         ordered=all(t.ordered for t in known),
         groupable=all(t.groupable for t in known),
+        collation=common(t.collation for t in known),
     )
 
 

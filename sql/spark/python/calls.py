@@ -37,6 +37,8 @@ FUNCTIONS: Mapping[str, PythonFunction] = {
     "jsonb_length": PythonFunction(jsonb_values.length, "int"),
     "jsonb_number": PythonFunction(jsonb_values.number, "string"),
     "jsonb_boolean": PythonFunction(jsonb_values.boolean, "boolean"),
+    "initcap": PythonFunction(text_values.initcap, "string"),
+    "initcap_of_ascii": PythonFunction(text_values.initcap_of_ascii, "string"),
     "text_numeric": PythonFunction(text_values.numeric, "string"),
     "text_rounded": PythonFunction(text_values.rounded, "string"),
     "text_boolean": PythonFunction(text_values.boolean, "boolean"),

@@ -54,6 +54,8 @@ def _extract(expressions: Expressions, node: exp.Expression) -> Typed:
     found = expressions.render(key)
     if found.type == UNKNOWN or not (found.type.name == "text" or found.type.is_integer):
         raise NotExpressible(f"-> or ->> with {found.type.name}")
+    if type_.is_text:
+        type_ = replace(type_, collation=found.type.collation)
     return Typed(call(by_key if found.type.name == "text" else by_index, value.sql, found.sql), type_)
 
 

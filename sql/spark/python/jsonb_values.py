@@ -140,17 +140,15 @@ def length(text: str) -> int:
     return len(_elements(text))
 
 
-def number(text: str) -> str | None:
-    """`jsonb::numeric` as text. Raises ValueError, where PostgreSQL has an error."""
-    if text == "null":
-        return None
+def number(text: str) -> str:
+    """`jsonb::numeric` as text. Raises ValueError, where PostgreSQL has an error, before version 18 for null, too."""
     if kind(text) != "number":
         raise ValueError("cannot cast jsonb to a number")
     return text
 
 
-def boolean(text: str) -> bool | None:
-    """`jsonb::boolean`. Raises ValueError, where PostgreSQL has an error."""
-    if text in ("null", "true", "false"):
-        return None if text == "null" else text == "true"
+def boolean(text: str) -> bool:
+    """`jsonb::boolean`. Raises ValueError, where PostgreSQL has an error, before version 18 for null, too."""
+    if text in ("true", "false"):
+        return text == "true"
     raise ValueError("cannot cast jsonb to boolean")

@@ -37,6 +37,22 @@ def _digits(text: str) -> tuple[str, str, str]:
     return ("-" if sign == "-" and (whole + fraction).strip("0") else ""), whole, fraction
 
 
+def initcap(text: str) -> str:
+    """`initcap` under collation C, which knows the letters and digits of ASCII.
+
+    >>> initcap("o'NEIL été_x 1st")
+    "O'Neil éTé_X 1st"
+    """
+    return re.sub("[A-Za-z0-9]+", lambda word: word[0][0].upper() + word[0][1:].lower(), text)
+
+
+def initcap_of_ascii(text: str) -> str:
+    """`initcap` of text in ASCII, under whichever collation changes ASCII as C does."""
+    if not text.isascii():
+        raise ValueError("initcap of what is not ASCII, under a collation other than C")
+    return initcap(text)
+
+
 def numeric(text: str) -> str:
     """`text::numeric`, as PostgreSQL writes it.
 

@@ -25,6 +25,7 @@ COLUMNS = (
     "upper_hex text",
     "day_text text",
     "moment_text text",
+    "name text",
 )
 
 _LETTERS = "abcxyzABCXYZ  019_-.,;'\"\\{}\t\né\u00df\u0131\u0130\u0149\u03a3\u03c3\u03c2\u01c5\U0001f600\U00010400"
@@ -32,6 +33,15 @@ _LETTERS = "abcxyzABCXYZ  019_-.,;'\"\\{}\t\né\u00df\u0131\u0130\u0149\u03a3\u0
 
 def _word(random: Random) -> str:
     return "".join(random.choice(_LETTERS) for _ in range(random.choice((0, 1, 2, 3, 5, 12))))
+
+
+_CASED = [chr(n) for n in range(0x1F000) if chr(n).swapcase() != chr(n)]
+"""Whatever Python's Unicode has cases for: ASCII is far more frequent below."""
+
+
+def _name(random: Random) -> str:
+    letters = random.choice((_LETTERS, "abc XYZ_9'", _CASED, _CASED))
+    return "".join(random.choice(letters) for _ in range(random.choice((0, 1, 2, 5, 20))))
 
 
 def _number(random: Random) -> str:
@@ -73,7 +83,7 @@ def _document(random: Random, depth: int) -> Any:
 
 def rows() -> Iterator[tuple[str | None, ...]]:
     """Values as text, the same each time; one in twelve is NULL."""
-    random = Random(2)
+    random, other = Random(2), Random(3)
     for k in range(ROWS):
         values = (
             str(random.randrange(200)),
@@ -88,6 +98,7 @@ def rows() -> Iterator[tuple[str | None, ...]]:
             str(UUID(int=random.getrandbits(128))).upper(),
             random.choice((str(_day(random)), "infinity", "-infinity")),
             _moment(random, year=1000).isoformat(random.choice(" T")),
+            _name(other),
         )
         yield (str(k), *(None if random.random() < 1 / 12 else value for value in values))
 
@@ -129,7 +140,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "(CASE WHEN jsonb_typeof(j -> 'a'::text) = 'number'::text THEN j -> 'a'::text ELSE NULL::jsonb END)::numeric",
         "(CASE WHEN jsonb_typeof(j -> 'b'::text) = 'boolean'::text THEN j -> 'b'::text ELSE NULL::jsonb END)::boolean",
         "(CASE WHEN length(j ->> 'a'::text) < 8 AND jsonb_typeof(j -> 'a'::text) = 'number'::text"
-        " THEN j -> 'a'::text ELSE 'null'::jsonb END)::integer",
+        " THEN j -> 'a'::text ELSE '7'::jsonb END)::integer",
         "(CASE WHEN length(j ->> 'a'::text) < 8 AND jsonb_typeof(j -> 'a'::text) = 'number'::text"
         " THEN j ->> 'a'::text ELSE '1e-2'::text END)::numeric(12,1)",
     ),
@@ -147,6 +158,29 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         *(f"to_char(q, '{pattern}'::text)" for pattern in NUMBERS),
         *(f"to_char(m, '{pattern}'::text)" for pattern in NUMBERS[::3]),
         "to_char((q::text || 'e-4'::text)::numeric, 'FM9,990.09999'::text)",
+    ),
+    "cases": (
+        "upper(w)",
+        "lower(w)",
+        "initcap(w)",
+        "upper(name)",
+        "lower(name)",
+        "initcap(CASE WHEN octet_length(name) = length(name) THEN name ELSE NULL::text END)",
+        "upper(lower(name))",
+        "upper(COALESCE(name, w))",
+        "lower(name || w)",
+        "upper(\"left\"(name, 3) || (q::text || 'é'::text))",
+        "lower(j ->> 'a'::text)",
+        "upper(j ->> w)",
+        "name ~~* '%a%'::text",
+        "name !~~* '_B%'::text",
+        "name ~~* '%É%'::text",
+        "w ~~* '%É%'::text",
+        "w ~~* 'x%'::text",
+        "name ~* 'a[x-z ]|c{2}'::text",
+        "name ~* '^[^a-y]'::text",
+        "w ~* '(b|Y).?[0-z]$'::text",
+        "w !~* 'k'::text",
     ),
     "intervals": (
         "ts - '2020-06-15 12:34:56.789'::timestamp",

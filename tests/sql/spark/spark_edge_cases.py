@@ -231,7 +231,6 @@ class Comparison:
             sources=self._sources,
             owner=self._options["user"],
             description="equality",
-            binary_order=True,
         )
         return result.staging
 

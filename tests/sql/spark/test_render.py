@@ -16,6 +16,7 @@ from sql.compile.compiled import RemotePlan
 from sql.operators.statement import Stage, StagedText
 from sql.spark.render import NotExpressible, render_spark
 from sql.spark.stages import SparkStages, render_stages
+from sql.spark.text.collations import BYTES, OTHER, Casing, Collations
 
 EDGE_CASES = "tests.sql.spark.spark_edge_cases"
 
@@ -30,6 +31,7 @@ TABLE = Source(
         Column("free", "numeric"),
         Column("s", "text"),
         Column("ci", "text", equality_is_identity=False),
+        Column("o", "text"),
         Column("f", "double precision"),
         Column("ts", "timestamp without time zone"),
         Column("tz", "timestamp with time zone"),
@@ -99,16 +101,17 @@ def test_entries_of_the_equality_list_give_the_results_of_postgresql(
         ("SELECT sum(f) FROM public.t", "sum of double precision"),
         ("SELECT f, count(*) FROM public.t GROUP BY f", "grouping by f of type double precision"),
         ("SELECT DISTINCT f FROM public.t", "grouping by f of type double precision"),
-        ("SELECT upper(s) FROM public.t", "function upper"),
+        ("SELECT upper(s) FROM public.t", "upper under a collation"),
         ("SELECT s FROM public.t WHERE s < 'x'::text", "order of text under a collation other than C"),
         ("SELECT min(s) FROM public.t", "min of text under this collation"),
         ("SELECT i FROM public.t WHERE ci = 'x'::text", "comparison under a collation that is not deterministic"),
         ("SELECT ci, count(*) FROM public.t GROUP BY ci", "whose collation is not deterministic"),
-        ("SELECT s FROM public.t WHERE s ~~* 'x%'::text", "ilike"),
+        ("SELECT s FROM public.t WHERE s ~~* 'x%'::text", "ILIKE under a collation"),
         (r"SELECT s FROM public.t WHERE s ~~ 'a\_%'::text", "LIKE with a pattern"),
+        (r"SELECT s FROM public.t WHERE s ~~* 'a\_%'::text", "LIKE with a pattern"),
         (r"SELECT s FROM public.t WHERE s ~ '\d'::text", "parts of which other systems read otherwise"),
         ("SELECT s FROM public.t WHERE s ~ s", "regular expression that is not a literal"),
-        ("SELECT s FROM public.t WHERE s ~* 'x'::text", "regexp"),
+        ("SELECT s FROM public.t WHERE s ~* 'x'::text", "~* under a collation"),
         ("SELECT s FROM public.t WHERE c ~ 'x'::text", "anything but text"),
         ("SELECT s FROM public.t WHERE ci ~ 'x'::text", "collation that is not deterministic"),
         ("SELECT ts::numeric FROM public.t", "cast from timestamp without time zone to numeric"),
@@ -212,9 +215,25 @@ def test_first_rows_are_asked_for_only_where_their_order_is_known_to_be_total() 
 
 def test_column_with_a_collation_of_its_own_is_not_ordered_in_a_database_of_bytes() -> None:
     query = "SELECT max(s) AS m FROM public.t"
-    assert render_spark(query, [TABLE], binary_order=True).columns == (Column("m", "text"),)
+    assert render_spark(query, [TABLE], collations=Collations(True)).columns == (Column("m", "text"),)
     with pytest.raises(NotExpressible):
-        render_spark(query, [TABLE], binary_order=True, collated={(7, "s")})
+        render_spark(query, [TABLE], collations=Collations(True, None, frozenset({(7, "s", OTHER)})))
+
+
+def test_case_of_letters_is_changed_as_by_the_collation_that_the_text_has() -> None:
+    columns = frozenset({(7, "s", BYTES), (7, "ci", OTHER), (7, "o", OTHER)})
+    known = Collations(False, Casing(("aé", "AÉ"), ("AÉ", "aé")), columns)
+
+    def rendered(expression: str) -> str:
+        return render_spark(f"SELECT {expression} FROM public.t", [TABLE], collations=known).sql
+
+    assert "translate(CAST(r0.`i` AS STRING), 'aé', 'AÉ')" in rendered("upper(i::text)")
+    assert "'ABCDEFGHIJKLMNOPQRSTUVWXYZ', 'abcdefghijklmnopqrstuvwxyz'" in rendered("lower(s || i::text)")
+    for refused in ("upper(ci)", "upper(s || ci)", "lower(COALESCE(i::text, ci))", "lower(NULLIF(i::text, o))"):
+        with pytest.raises(NotExpressible, match="under a collation that does not change each character by itself"):
+            rendered(refused)
+    with pytest.raises(NotExpressible, match="collate"):
+        rendered('upper(i::text COLLATE public."C")')
 
 
 def test_output_of_another_type_than_expected_is_refused() -> None:
