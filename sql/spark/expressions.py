@@ -25,7 +25,7 @@ from sql.spark.numbers.floats import float_arithmetic, is_float
 from sql.spark.ordered_aggregates import ORDERED_AGGREGATES
 from sql.spark.python.formats import FORMATS
 from sql.spark.python.intervals import INTERVAL, INTERVALS, compared, difference
-from sql.spark.python.jsonb import JSONB_RULES
+from sql.spark.python.jsonb import JSONB, JSONB_RULES, same_look
 from sql.spark.text.cases import CASES
 from sql.spark.text.collations import BYTES, Collations
 from sql.spark.text.patterns import same_everywhere
@@ -59,7 +59,7 @@ class SparkExpressions:
     """Renders expressions whose columns `resolve` knows.
 
     ``exists`` renders the query of an EXISTS, where one may stand. ``layers`` take what a division needs, where there
-    may be one. ``clause`` follows an aggregate call: FILTER, OVER.
+    may be one. ``clause`` follows an aggregate call: FILTER, OVER. ``keys`` are expressions that are computed already.
     """
 
     def __init__(
@@ -70,23 +70,30 @@ class SparkExpressions:
         exists: Subquery | None = None,
         layers: Layers | None = None,
         clause: str = "",
+        keys: Sequence[tuple[exp.Expr, Typed]] = (),
     ):
         self._resolve = resolve
         self.collations = collations
         self._exists_query = exists
         self._layers = layers
         self.clause = clause
+        self._keys = keys
 
     def with_clause(self, clause: str) -> SparkExpressions:
         """The same with another clause after aggregate calls."""
-        return self._with(self._exists_query, clause)
+        return self._with(clause=clause)
 
     def with_queries(self, exists: Subquery) -> SparkExpressions:
         """The same where EXISTS may stand."""
-        return self._with(exists, self.clause)
+        return self._with(exists=exists)
 
-    def _with(self, exists: Subquery | None, clause: str) -> SparkExpressions:
-        return SparkExpressions(self._resolve, self.collations, exists=exists, layers=self._layers, clause=clause)
+    def with_keys(self, keys: Sequence[tuple[exp.Expr, Typed]]) -> SparkExpressions:
+        """The same where these expressions are computed already."""
+        return self._with(keys=keys)
+
+    def _with(self, **changed: Any) -> SparkExpressions:
+        same = {"exists": self._exists_query, "layers": self._layers, "clause": self.clause, "keys": self._keys}
+        return SparkExpressions(self._resolve, self.collations, **{**same, **changed})
 
     def layered(self, what: str) -> Layers:
         """Where a division's steps go. Raises NotExpressible where there may be none."""
@@ -96,6 +103,9 @@ class SparkExpressions:
 
     def render(self, node: Any) -> Typed:
         """The expression in Spark SQL. Raises NotExpressible."""
+        for key, computed in self._keys:
+            if node == key:
+                return computed
         rule = RULES.get(type(node))
         if rule is None:
             raise NotExpressible(_named(node))
@@ -170,6 +180,8 @@ class SparkExpressions:
             b, a = date_beside_timestamp(b, a)
         elif (a.type, b.type) == (INTERVAL, INTERVAL):
             a, b = compared(a), compared(b)
+        elif (a.type, b.type) == (JSONB, JSONB) and isinstance(node, _EQUALITIES):
+            a, b = same_look(a), same_look(b)
         x, y = comparable(a, b, ordering=not isinstance(node, _EQUALITIES))
         sql = f"({x} {_COMPARISONS[type(node)]} {y})"
         return Typed(f"(NOT {sql})" if isinstance(node, exp.NullSafeNEQ) else sql, BOOLEAN)

@@ -20,6 +20,7 @@ from sql.operators.statement import Types
 from sql.spark.expressions import SparkExpressions
 from sql.spark.from_clause import FromClauses, Levels, Scope, SourceView, delta_view_name, view_name
 from sql.spark.numbers.exact import Layers, shown
+from sql.spark.python.calls import called
 from sql.spark.relations import (
     FromClause,
     Relation,
@@ -254,6 +255,8 @@ class Renderer:
         layers = Layers(self._from.alias()) if grouped else Layers(clause.single) if clause.single else None
         expressions = self._from.expressions(levels, layers)
         select = SelectText(clause.sql, layers, grouped)
+        keys = self._group_by(node, expressions, select)
+        expressions = expressions.with_keys(keys)
         names, texts = [], []
         for item in self._items(node, clause):
             select.items.append(expressions.render(item.unalias()))
@@ -267,10 +270,8 @@ class Renderer:
             conditional = expressions.with_queries(lambda query: self._exists(query, scope, levels))
             select.where = conditional.boolean(where.this)
             select.where_divides = layers is not None and layers.above(select.where) > 0
-        if group := node.args.get("group"):
-            select.keys = self._group_by(group, expressions)
         if having := node.args.get("having"):
-            select.having = self._from.expressions(levels).boolean(having.this)
+            select.having = self._from.expressions(levels).with_keys(keys).boolean(having.this)
         select.ending = self._ending(
             node,
             expressions,
@@ -344,9 +345,16 @@ class Renderer:
             ]
         return items
 
-    def _group_by(self, group: exp.Group, expressions: SparkExpressions) -> str:
+    def _group_by(
+        self, select: exp.Select, expressions: SparkExpressions, text: SelectText
+    ) -> list[tuple[exp.Expr, Typed]]:
+        """Write the keys. Returns those that are computed before: Sail does not know a function in Python again."""
+        group = select.args.get("group")
+        if group is None:
+            return []
         refuse_parts(group, frozenset(("expressions",)))
         keys: list[str] = []
+        before: list[tuple[exp.Expr, Typed]] = []
         values = {node.sql("postgres") for node in group.expressions}
         looks = {looks_of(node) for node in group.expressions}
         for node in group.expressions:
@@ -355,12 +363,18 @@ class Renderer:
             if isinstance(node, exp.Literal):
                 raise NotExpressible("GROUP BY a position")
             key = expressions.render(node)
+            if called(key.sql):
+                alias = self._from.alias()
+                text.rows += f" LATERAL VIEW explode(array({key.sql})) {alias} AS x"
+                key = replace(key, sql=f"{alias}.x")
+                before.append((node.unnest(), key))
             keys.append(key.sql)
             if key.type.display is Display.KEPT and node.sql("postgres") in looks:
                 keys.append(key.display)
             else:
                 check_groupable(node.sql("postgres"), key.type)
-        return ", ".join(keys)
+        text.keys = ", ".join(keys)
+        return before
 
 
 def _sorted_by(key: exp.Expr, expressions: SparkExpressions, given: Mapping[str, int], select: SelectText) -> Typed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from sql.spark import equality as equality
 from sql.spark.dates import infinite, parse_interval
 from sql.spark.numbers.exact import decimal_of, opaque, scale_of, shown
 from sql.spark.python.calls import call
+from sql.spark.python.jsonb_values import is_written
 from sql.spark.text.collations import common
 from sql.spark.types import NUMERAL, TEXT, UNKNOWN, Display, SparkType, Typed, numeric
 
@@ -43,9 +43,6 @@ def identifier(name: str) -> str:
     """A quoted name of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
-
-_SIMPLE_JSONB = re.compile(r'\{\}|\[\]|null|true|false|0|-?[1-9][0-9]*|"[^"\\\x00-\x1f]*"')
-"""Literals of which it is plain that PostgreSQL writes them so."""
 
 _WHOLE = ("smallint", "integer", "bigint")
 _ENDLESS = ("date", "timestamp without time zone", "timestamp with time zone")
@@ -195,7 +192,7 @@ def constant(text: str, target: SparkType, has_modifier: bool) -> Typed:
 
 def _written(text: str, target: SparkType) -> Typed:
     """A literal that Spark reads as PostgreSQL does, or not at all."""
-    if target.is_text or (target.name == "jsonb" and _SIMPLE_JSONB.fullmatch(text)):
+    if target.is_text or (target.name == "jsonb" and is_written(text)):
         return Typed(string(text), target)
     if target.name == "interval":
         parse_interval(text)

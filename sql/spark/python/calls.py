@@ -33,6 +33,8 @@ FUNCTIONS: Mapping[str, PythonFunction] = {
     "jsonb_has_key": PythonFunction(jsonb_values.has_key, "boolean"),
     "jsonb_has_any": PythonFunction(jsonb_values.has_any, "boolean"),
     "jsonb_has_all": PythonFunction(jsonb_values.has_all, "boolean"),
+    "jsonb_normal": PythonFunction(jsonb_values.normal, "string"),
+    "jsonb_contains": PythonFunction(jsonb_values.contains, "boolean"),
     "jsonb_kind": PythonFunction(jsonb_values.kind, "string"),
     "jsonb_length": PythonFunction(jsonb_values.length, "int"),
     "jsonb_number": PythonFunction(jsonb_values.number, "string"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from random import Random
@@ -26,6 +27,7 @@ COLUMNS = (
     "day_text text",
     "moment_text text",
     "name text",
+    "j2 jsonb",
 )
 
 _LETTERS = "abcxyzABCXYZ  019_-.,;'\"\\{}\t\né\u00df\u0131\u0130\u0149\u03a3\u03c3\u03c2\u01c5\U0001f600\U00010400"
@@ -81,6 +83,23 @@ def _document(random: Random, depth: int) -> Any:
     return {key: _document(random, depth - 1) for key in keys if random.random() < 0.5}
 
 
+def _like(random: Random, document: Any) -> str:
+    """A value that is equal to one of JSON, or has something in common with it."""
+    text = json.dumps(_part(random, document))
+    return re.sub(r"\b([0-9]+\.[0-9])(?=[],} ]|$)", r"\g<1>00", re.sub(r"\b1(?=[],}]|$)", "1.00", text))
+
+
+def _part(random: Random, document: Any) -> Any:
+    if random.random() < 0.3:
+        return document
+    if isinstance(document, dict):
+        return {key: _part(random, value) for key, value in document.items() if random.random() < 0.6}
+    if isinstance(document, list) and document:
+        chosen = [_part(random, random.choice(document)) for _ in range(random.randrange(3))]
+        return chosen[0] if len(chosen) == 1 and random.random() < 0.3 else chosen
+    return document
+
+
 def rows() -> Iterator[tuple[str | None, ...]]:
     """Values as text, the same each time; one in twelve is NULL."""
     random, other = Random(2), Random(3)
@@ -94,11 +113,12 @@ def rows() -> Iterator[tuple[str | None, ...]]:
             str(_day(random)),
             str(_moment(random)),
             str(_moment(random)),
-            json.dumps(_document(random, 3), ensure_ascii=random.random() < 0.5),
+            json.dumps(document := _document(random, 3), ensure_ascii=random.random() < 0.5),
             str(UUID(int=random.getrandbits(128))).upper(),
             random.choice((str(_day(random)), "infinity", "-infinity")),
             _moment(random, year=1000).isoformat(random.choice(" T")),
             _name(other),
+            _like(other, document),
         )
         yield (str(k), *(None if random.random() < 1 / 12 else value for value in values))
 
@@ -127,6 +147,21 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "j #>> ARRAY['a b'::text, '-1'::text]",
         "j #>> '{}'::text[]",
         "j ? 'a'::text",
+        "j = j2",
+        "j <> (j2 -> 'a'::text)",
+        "j IS DISTINCT FROM j2",
+        "(j -> 'a'::text) = (j2 -> 'a'::text)",
+        "(j -> 'a'::text) IS NOT DISTINCT FROM '1'::jsonb",
+        'j = \'{"a": 1.5, "b": []}\'::jsonb',
+        "j @> j2",
+        "j <@ j2",
+        "j @> (j2 -> 'a'::text)",
+        "j @> '{\"a\": 100}'::jsonb",
+        "j @> '[true]'::jsonb",
+        "(j -> 'a'::text) @> '1'::jsonb",
+        "(j -> 'b'::text) <@ '[1.0, [], {}, \"x\", null, [0.50], {\"a\": 100}]'::jsonb",
+        "jsonb_extract_path_text(j, 'a'::text, '0'::text)",
+        "jsonb_extract_path(j, 'b'::text)",
         "j ? w",
         "j ?| ARRAY['a'::text, 'b'::text]",
         "j ?& '{a,b}'::text[]",

@@ -20,7 +20,7 @@ from sql.base.text import quote, select
 from sql.operators.captured_changes import source_delta
 from sql.spark.render import delta_view_name, view_name
 from sql.spark.stages import SparkStages, render_stages
-from sql.spark.text.collations import Collations
+from sql.spark.text.collations import ASCII, Collations
 from sql.spark.types import column_type
 from tests.sql.harness import StreamTable
 
@@ -43,7 +43,7 @@ class OnSail:
         if not changed:
             return {}
         refresh = table.compiled.remote_plan(table.storage, changed)
-        stages = render_stages(refresh, table.compiled.sources, changed, collations=Collations(binary_order=True))
+        stages = render_stages(refresh, table.compiled.sources, changed, collations=Collations(True, ASCII))
         relations = {}
         for source in table.compiled.sources:
             names = stages.reads.get(source.oid)

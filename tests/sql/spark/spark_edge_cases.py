@@ -122,6 +122,11 @@ STRUCTURES = (
     "SELECT count(*) AS n, sum(i4) AS s, min(t) AS m FROM edge WHERE k < 0",
     "SELECT b, count(*) AS n FROM edge WHERE k < 0 GROUP BY b",
     "SELECT EXTRACT(year FROM ts) AS y, date_trunc('month', ts) AS m, count(*) AS c FROM edge GROUP BY 1, 2",
+    "SELECT to_char(ts, 'YYYY') AS y, upper(t) || (j ->> 'b') AS u, count(*) AS c, avg(n) AS a, sum(n) / 3 AS s"
+    " FROM edge WHERE k > 3 GROUP BY to_char(ts, 'YYYY'), upper(t) || (j ->> 'b')"
+    " HAVING length(upper(t) || (j ->> 'b')) > 0",
+    "SELECT a.j ->> 'b' AS x, length(a.j ->> 'b') AS y, max(e.k) AS z FROM edge a JOIN edge e ON a.k = e.i4"
+    " GROUP BY a.j ->> 'b'",
     "SELECT t, i2 % 3::smallint AS g, sum(i8) AS s FROM edge GROUP BY t, i2 % 3::smallint HAVING count(*) > 1",
     "SELECT k FROM edge WHERE b AND NOT (i4 > 0 OR t IS NULL)",
     "SELECT k FROM edge a WHERE EXISTS (SELECT 1 FROM edge e WHERE e.i4 = a.i2 AND e.k <> a.k)",
