@@ -16,8 +16,8 @@ from sql import Column, Source, jobs
 from sql.compile.compiled import Core
 from sql.jobs import Facts, Following, FollowingFacts, Query
 from sql.operators.statement import StagedText, Types
+from sql.spark.protocol import Environment
 from sql.spark.stages import SparkStages
-from sql.spark.text.collations import Collations
 from sql.storage.shape import StorageColumn
 
 P = ParamSpec("P")
@@ -161,10 +161,10 @@ class CompiledQuery:
         storage: str,
         changed: frozenset[int],
         sources: Sequence[Source],
-        collations: Collations,
+        environment: Environment,
     ) -> tuple[StagedText, SparkStages]:
         """See `sql.Compiled.remote_plan` and `render_stages`. Raises NotExpressible, SqlError."""
-        arguments = self.query, storage, changed, tuple(sources), collations
+        arguments = self.query, storage, changed, tuple(sources), environment
         return await self._kept(jobs.spark_refresh, *arguments)
 
     async def _kept(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -23,7 +23,7 @@ from engine.compile.pool import compilers
 from engine.mirror.mirror import Damaged, Mirror, MirrorUnavailable, MirrorVersion, Snapshot
 from engine.mirror.source import Connect, connections
 from engine.spark.backends import rows_of
-from engine.spark.collations import collations_of
+from engine.spark.environment import environment_of
 from engine.spark.job import SparkJob
 from engine.spark.result_loading import Collect, Loading, Parallel
 from engine.spark.sessions import Session, SparkSessions, SparkUnavailable
@@ -31,9 +31,9 @@ from engine.spark.target import Kind
 from sql import jobs
 from sql.base.columns import Source
 from sql.operators.statement import StagedText, Types
+from sql.spark.protocol import Environment
 from sql.spark.render import NotExpressible, SparkQuery, typed
 from sql.spark.stages import SparkStages
-from sql.spark.text.collations import Collations
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +85,7 @@ class Planned(Protocol):
         self,
         changed: frozenset[int],
         sources: Sequence[Source],
-        collations: Collations,
+        environment: Environment,
         /,
     ) -> tuple[StagedText, SparkStages]:
         """Raises NotExpressible, SqlError."""
@@ -145,7 +145,7 @@ class SparkExecutor:
         Raises NotExpressible, before `session` was touched unless a value turned out not to be expressible;
         SparkUnavailable (58000), SparkJobFailed (38000, 57014), SqlError.
         """
-        rendered = await _rendered(query, tuple(around["sources"]), total_orders, await _collations(session, around))
+        rendered = await _rendered(query, tuple(around["sources"]), total_orders, await _environment(session, around))
         if types:
             rendered = typed(rendered, types, around["sources"])
         return await self._run(session, SparkJob.of_query(rendered), {}, around)
@@ -164,10 +164,10 @@ class SparkExecutor:
         `changed` are the sources that may have changed. The mirror tells which of them have, as of the snapshot:
         the refresh is `planned` for these. As `run` in everything else; there is a staging table for each stage.
         """
-        collations = await _collations(session, around)
+        environment = await _environment(session, around)
 
         async def job_of(changed: frozenset[int]) -> tuple[StagedText, SparkJob]:
-            applied, stages = await planned(changed, around["sources"], collations)
+            applied, stages = await planned(changed, around["sources"], environment)
             return applied, SparkJob.of_stages(stages)
 
         applied, job = await job_of(changed)
@@ -342,15 +342,15 @@ async def _rendered(
     query: str,
     sources: tuple[Source, ...],
     total_orders: bool,
-    collations: Collations,
+    environment: Environment,
 ) -> SparkQuery:
     """A refresh asks for it each time."""
-    asked = query, sources, total_orders, collations
+    asked = query, sources, total_orders, environment
     return await _queries.get(asked, lambda: compilers().run(jobs.spark_query, *asked))
 
 
-async def _collations(session: SqlSession, around: RunOptions) -> Collations:
-    return await collations_of(session, (source.oid for source in around["sources"]))
+async def _environment(session: SqlSession, around: RunOptions) -> Environment:
+    return await environment_of(session, (source.oid for source in around["sources"]))
 
 
 __all__ = ["NotExpressible", "RunOptions", "SparkExecutor", "SparkResult"]

@@ -14,8 +14,9 @@ from sql.errors import NotExpressible
 from sql.operators.targets.spark import COPIES
 from sql.spark.expressions import SparkExpressions
 from sql.spark.numbers.exact import Layers
+from sql.spark.protocol import Environment
 from sql.spark.relations import FromClause, Relation, SourceColumn, has_joins, named, reference, refuse_parts, renamed
-from sql.spark.text.collations import DEFAULT, Collations
+from sql.spark.text.collations import DEFAULT
 from sql.spark.types import BIGINT, SparkType, Typed
 from sql.spark.values import as_type, identifier, kept_scale, unify
 
@@ -55,15 +56,15 @@ class FromClauses:
         self,
         sources: Sequence[Source],
         deltas: Mapping[str, Source],
-        collations: Collations,
+        environment: Environment,
         query: Callable[[Any, Scope], Relation],
         views: Mapping[int, SourceView],
     ):
         self._views = views
         self._deltas = deltas
         self._sources = {(source.schema, source.name): source for source in sources}
-        self._collations = collations
-        self._collated = {(oid, column): name for oid, column, name in collations.columns}
+        self._environment = environment
+        self._collated = {(oid, column): name for oid, column, name in environment.collations.columns}
         self._query = query
         self._aliases = 0
         self.reads: dict[int, dict[str, None]] = {}
@@ -76,7 +77,7 @@ class FromClauses:
 
     def expressions(self, levels: Levels, layers: Layers | None = None) -> SparkExpressions:
         """Renders expressions where these items can be seen."""
-        return SparkExpressions(lambda column: resolve(column, levels), self._collations, layers=layers)
+        return SparkExpressions(lambda column: resolve(column, levels), self._environment, layers=layers)
 
     def clause(self, node: exp.Select, scope: Scope) -> FromClause:
         """The FROM clause of a SELECT. Raises NotExpressible."""
@@ -167,7 +168,7 @@ class FromClauses:
         for position, column in enumerate(source.columns):
             name = names[position] if position < len(names) else column.name
             collation = self._collated.get((source.oid, column.name), DEFAULT)
-            ordered = self._collations.ordered(collation)
+            ordered = self._environment.collations.ordered(collation)
             columns[name] = SourceColumn(alias, column, reads, ordered, collation, known.get(column.name))
         return columns
 

@@ -20,7 +20,7 @@ from sql.operators.statement import Types
 from sql.spark.expressions import SparkExpressions
 from sql.spark.from_clause import FromClauses, Levels, Scope, SourceView, delta_view_name, view_name
 from sql.spark.numbers.exact import Layers, shown
-from sql.spark.python.calls import called
+from sql.spark.protocol import Environment
 from sql.spark.relations import (
     FromClause,
     Relation,
@@ -36,7 +36,6 @@ from sql.spark.relations import (
     renamed,
 )
 from sql.spark.simplify import looks_of, simplified
-from sql.spark.text.collations import Collations
 from sql.spark.types import NUMERAL, Display, Typed, column_type
 from sql.spark.user_types import carried, carriers
 from sql.spark.values import unify
@@ -63,13 +62,13 @@ def render_spark(
     sources: Sequence[Source],
     output: Sequence[Column] = (),
     *,
-    collations: Collations | None = None,
+    environment: Environment | None = None,
     total_orders: bool = True,
 ) -> SparkQuery:
     """Render a canonical query (PostgreSQL dialect, tables qualified) for Spark.
 
     ``output`` gives the columns' types where they are known, which are then checked against what was inferred.
-    ``collations`` are the database's, of which nothing is known by default. ``total_orders``: no two rows that
+    ``environment`` is that of the session, of which nothing is known by default. ``total_orders``: no two rows that
     differ are peers in the ORDER BY of a LIMIT, as in all that the compiler writes. Raises NotExpressible.
 
     >>> orders = Source(7, "public", "orders", (Column("region", "text"), Column("amount", "integer")))
@@ -79,7 +78,7 @@ def render_spark(
     >>> spark.reads, [column.type for column in spark.columns]
     ({7: ('region', 'amount')}, ['text', 'bigint'])
     """
-    renderer = Renderer(sources, collations or Collations(), total_orders=total_orders)
+    renderer = Renderer(sources, environment or Environment(), total_orders=total_orders)
     relation = renderer.given_out(renderer.query(understood(read(query), sources), {}))
     columns = relation.declared
     if output:
@@ -154,13 +153,13 @@ class Renderer:
     def __init__(
         self,
         sources: Sequence[Source],
-        collations: Collations,
+        environment: Environment,
         deltas: Mapping[str, Source] | None = None,
         total_orders: bool = True,
         views: Mapping[int, SourceView] | None = None,
     ):
         self._total_orders = total_orders
-        self._from = FromClauses(sources, deltas or {}, collations, self.query, views or {})
+        self._from = FromClauses(sources, deltas or {}, environment, self.query, views or {})
 
     @property
     def reads(self) -> dict[int, dict[str, None]]:
@@ -255,6 +254,8 @@ class Renderer:
         layers = Layers(self._from.alias()) if grouped else Layers(clause.single) if clause.single else None
         expressions = self._from.expressions(levels, layers)
         select = SelectText(clause.sql, layers, grouped)
+        if grouped:
+            expressions = expressions.over_groups(lambda sql: self._before(select, sql))
         keys = self._group_by(node, expressions, select)
         expressions = expressions.with_keys(keys)
         names, texts = [], []
@@ -271,7 +272,8 @@ class Renderer:
             select.where = conditional.boolean(where.this)
             select.where_divides = layers is not None and layers.above(select.where) > 0
         if having := node.args.get("having"):
-            select.having = self._from.expressions(levels).with_keys(keys).boolean(having.this)
+            plain = self._from.expressions(levels).with_keys(keys)
+            select.having = plain.over_groups(lambda sql: self._before(select, sql)).boolean(having.this)
         select.ending = self._ending(
             node,
             expressions,
@@ -279,6 +281,12 @@ class Renderer:
             select,
         )
         return Relation(select.text(), columns)
+
+    def _before(self, select: SelectText, sql: str) -> str:
+        """A column of what is grouped. Sail does not know a function in Python again."""
+        if sql not in select.before:
+            select.before[sql] = self._from.alias()
+        return f"{select.before[sql]}.x"
 
     def _check_windows(self, *, grouped: bool) -> None:
         if grouped:
@@ -348,7 +356,7 @@ class Renderer:
     def _group_by(
         self, select: exp.Select, expressions: SparkExpressions, text: SelectText
     ) -> list[tuple[exp.Expr, Typed]]:
-        """Write the keys. Returns those that are computed before: Sail does not know a function in Python again."""
+        """Write the keys. Returns those that are computed before."""
         group = select.args.get("group")
         if group is None:
             return []
@@ -363,10 +371,8 @@ class Renderer:
             if isinstance(node, exp.Literal):
                 raise NotExpressible("GROUP BY a position")
             key = expressions.render(node)
-            if called(key.sql):
-                alias = self._from.alias()
-                text.rows += f" LATERAL VIEW explode(array({key.sql})) {alias} AS x"
-                key = replace(key, sql=f"{alias}.x")
+            if (known := expressions.once(key.sql)) != key.sql:
+                key = replace(key, sql=known)
                 before.append((node.unnest(), key))
             keys.append(key.sql)
             if key.type.display is Display.KEPT and node.sql("postgres") in looks:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from sql.base.columns import Source
 from sql.compile.compiled import RemotePlan
 from sql.operators.captured_changes import delta_name
+from sql.spark.protocol import Environment
 from sql.spark.relations import Relation
 from sql.spark.render import Renderer, SparkQuery, delta_view_name, typed, understood
-from sql.spark.text.collations import Collations
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def render_stages(
     changed: Collection[int],
     *,
     prefix: str = "",
-    collations: Collations | None = None,
+    environment: Environment | None = None,
 ) -> SparkStages:
     """Render what Spark computes of a differential refresh; see `render_spark` for the other arguments.
 
@@ -54,7 +54,7 @@ def render_stages(
     expressions of ``refresh``. Raises NotExpressible.
     """
     deltas = {delta_name(source.oid).strip('"'): source for source in sources if source.oid in changed}
-    renderer = Renderer(sources, collations or Collations(), deltas)
+    renderer = Renderer(sources, environment or Environment(), deltas)
     scope: dict[str, Relation] = {}
     for name, query in refresh.views:
         relation = renderer.query(understood(query, sources), scope)

@@ -77,6 +77,17 @@ def rounded(text: str, scale: int) -> str:
     return f"{sign}{digits[:-scale]}.{digits[-scale:]}" if scale else sign + digits
 
 
+def float_numeric(value: float, digits: int) -> str:
+    """`double precision::numeric` as text; of `real`, 6 digits count instead of 15.
+
+    >>> float_numeric(0.1 + 0.2, 15), float_numeric(1e20, 15), float_numeric(1 / 3, 6), float_numeric(-1.5e-7, 15)
+    ('0.3', '100000000000000000000', '0.333333', '-0.00000015')
+    """
+    if value != value or value in (float("inf"), float("-inf")):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return numeric(f"{value:.{digits}g}")
+
+
 def boolean(text: str) -> bool:
     """`text::boolean`.
 

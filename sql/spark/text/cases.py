@@ -78,7 +78,7 @@ def _text(expressions: Expressions, node: Any, name: str) -> Typed:
 
 
 def _casing(expressions: Expressions, type_: SparkType, name: str) -> Casing:
-    casing = expressions.collations.casing_of(type_.collation)
+    casing = expressions.environment.collations.casing_of(type_.collation)
     if casing is None or not type_.equatable:
         raise NotExpressible(f"{name} under a collation that does not change each character by itself")
     return casing

@@ -28,6 +28,8 @@ COLUMNS = (
     "moment_text text",
     "name text",
     "j2 jsonb",
+    "tz timestamptz",
+    "x float8",
 )
 
 _LETTERS = "abcxyzABCXYZ  019_-.,;'\"\\{}\t\né\u00df\u0131\u0130\u0149\u03a3\u03c3\u03c2\u01c5\U0001f600\U00010400"
@@ -55,6 +57,13 @@ def _free(random: Random) -> str:
     """A number with as many digits after the point as it is written with."""
     fraction = "".join(random.choice("0005179") for _ in range(random.choice((0, 0, 1, 2, 2, 4, 10))))
     return f"{random.choice(('', '-'))}{random.randrange(10 ** random.choice((1, 3, 7)))}.{fraction}"
+
+
+def _float(random: Random) -> str:
+    """A floating point number as written, near a tie of rounding now and then."""
+    if random.random() < 0.5:
+        return f"{random.choice(('', '-'))}{random.randrange(10**4)}.{random.choice(('005', '125', '5', '0049999'))}"
+    return repr(random.choice((-1, 1)) * random.random() * 10.0 ** random.randrange(-12, 15))
 
 
 def _day(random: Random) -> date:
@@ -119,6 +128,8 @@ def rows() -> Iterator[tuple[str | None, ...]]:
             _moment(random, year=1000).isoformat(random.choice(" T")),
             _name(other),
             _like(other, document),
+            f"{_moment(other)}+00",
+            _float(other),
         )
         yield (str(k), *(None if random.random() < 1 / 12 else value for value in values))
 
@@ -217,6 +228,56 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "w ~* '(b|Y).?[0-z]$'::text",
         "w !~* 'k'::text",
     ),
+    "UTC": (
+        "tz AT TIME ZONE 'UTC'::text",
+        "ts AT TIME ZONE 'utc'::text",
+        "date_trunc('month'::text, d::timestamptz)",
+        "date_trunc('week'::text, d::timestamptz)::date",
+        "date_trunc('hour'::text, tz)",
+        "date_trunc('quarter'::text, tz, 'UTC'::text)",
+        "EXTRACT(epoch FROM tz)",
+        "EXTRACT(year FROM tz)",
+        "EXTRACT(hour FROM tz)",
+        "EXTRACT(second FROM tz)",
+        "date_part('isodow'::text, tz)",
+        "tz::date",
+        "tz::timestamp",
+        "tz::text",
+        "ts::timestamptz",
+        "ts::text",
+        "d::text",
+        "day_text::date::text || w",
+        "w || ts",
+        "w || (m > 0)",
+        "concat(d, w, ts)",
+        "to_char(tz, 'YYYY-MM-DD HH24:MI:SS.US'::text)",
+        "to_char(d::timestamptz, 'YYYY-MM HH24'::text)",
+        "tz + '1 mon 2 days 03:04:05'::interval > '2020-01-01 00:00:00+00'::timestamptz",
+        "tz - '1 day'::interval < '2020-01-01 00:00:00+00'::timestamptz",
+        "tz > d",
+        "ts <= tz",
+        "tz = (d + '01:00:00'::interval)",
+        "age(d::timestamptz, ts::date::timestamptz)",
+        "age(tz, ts::timestamptz)",
+        "EXTRACT(day FROM tz - d::timestamptz)",
+        "isfinite(d)",
+        "isfinite(day_text::date)",
+    ),
+    "floats": (
+        "x::numeric",
+        "x::numeric(30,3)",
+        "(x / 7::double precision)::numeric",
+        "round(x::numeric, 2)",
+        "round((x / 3::double precision)::numeric, 4)",
+        "round(free, 2)",
+        "round(free)",
+        "q::double precision",
+        "q::double precision / 7::double precision",
+        "(q / 3.0)::double precision",
+        "(q * 123456789.987654)::double precision",
+        "free::double precision",
+        "x > q::double precision",
+    ),
     "intervals": (
         "ts - '2020-06-15 12:34:56.789'::timestamp",
         "ts - d::timestamp",
@@ -295,6 +356,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 }
 
 AGGREGATES = (
+    "sum(ts - ts2)",
+    "avg(ts - ts2)",
+    "avg(age(ts, ts2))",
+    "avg(age(ts, ts2)) FILTER (WHERE m > 0)",
+    "sum(age(d::timestamp, ts2)) FILTER (WHERE m > 0)",
+    "EXTRACT(epoch FROM avg(ts - ts2))",
     "sum(free)",
     "avg(free)",
     "sum(free * 0.25) FILTER (WHERE free > 0)",

@@ -1,6 +1,8 @@
-"""What rendering for Spark is told of a database's collations."""
+"""What rendering for Spark is told of a database's collations, and of a session's time zone."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import asyncpg
 import psycopg
@@ -8,7 +10,7 @@ import pytest
 from psycopg import conninfo
 
 from engine.session.pool import SESSION_SETTINGS, PooledSession
-from engine.spark.collations import collations_of
+from engine.spark.environment import environment_of
 from server.postgres.cluster import EmbeddedPostgres
 from sql.spark.text.collations import ASCII, BYTES, DEFAULT, OTHER, Collations
 from tests.clusters import OTHER_PROGRAMS
@@ -33,25 +35,23 @@ TABLE = """CREATE TABLE public.t (
 )"""
 
 
+def _login(dsn: str) -> dict[str, Any]:
+    login = conninfo.conninfo_to_dict(dsn)
+    names = {"host": "host", "port": "port", "user": "user", "password": "password", "database": "dbname"}
+    return {name: login[key] for name, key in names.items()}
+
+
 async def _collations(cluster: EmbeddedPostgres, options: str) -> tuple[Collations, list[tuple[str, str]]]:
     """Of a new database, with a table; what PostgreSQL makes of the words there."""
     with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE collated TEMPLATE template0 STRATEGY file_copy {options}".encode())
         try:
-            login = conninfo.conninfo_to_dict(cluster.dsn("collated"))
-            connection = await asyncpg.connect(
-                host=login["host"],
-                port=int(login["port"]),
-                user=login["user"],
-                password=login["password"],
-                database=login["dbname"],
-                server_settings=SESSION_SETTINGS,
-            )
+            connection = await asyncpg.connect(**_login(cluster.dsn("collated")), server_settings=SESSION_SETTINGS)
             try:
                 await connection.execute('CREATE COLLATION public."C" FROM pg_catalog.pg_unicode_fast')
                 await connection.execute(TABLE)
                 oid = await connection.fetchval("SELECT 'public.t'::regclass::oid::bigint")
-                found = await collations_of(PooledSession(connection), [oid])
+                found = (await environment_of(PooledSession(connection), [oid])).collations
                 words = await connection.fetch("SELECT upper(w), lower(w) FROM unnest($1::text[]) w", [*WORDS])
                 return (
                     Collations(found.binary_order, found.casing, frozenset((0, *c[1:]) for c in found.columns)),
@@ -61,6 +61,17 @@ async def _collations(cluster: EmbeddedPostgres, options: str) -> tuple[Collatio
                 await connection.close()
         finally:
             admin.execute("DROP DATABASE collated WITH (FORCE)")
+
+
+@pytest.mark.parametrize(
+    ("zone", "utc"), [("Etc/UTC", True), ("gmt", True), ("Europe/London", False), ("UTC+1", False)]
+)
+async def test_time_zone_is_that_of_the_session(dsn: str, zone: str, utc: bool) -> None:
+    connection = await asyncpg.connect(**_login(dsn), server_settings={**SESSION_SETTINGS, "TimeZone": zone})
+    try:
+        assert (await environment_of(PooledSession(connection), [])).utc == utc
+    finally:
+        await connection.close()
 
 
 @pytest.mark.skipif(OTHER_PROGRAMS is not None, reason="earlier versions of PostgreSQL have no provider of their own")

@@ -1,4 +1,4 @@
-"""The collations of a database as rendering for Spark must know them: how they order text, and change cases."""
+"""What values depend on beside rows, as rendering for Spark must know it: collations, and the time zone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from catalog.session import SqlSession
 from engine.compile.compiled_query import Kept
+from sql.spark.protocol import Environment
 from sql.spark.text.collations import BUILTIN, BYTES, OTHER, Casing, Collations
 
 # The first is true in the C collations, those of the C library and those of PostgreSQL itself. The second is true where
@@ -22,7 +23,8 @@ SELECT d.oid::pg_catalog.int8, pg_catalog.pg_postmaster_start_time()::pg_catalog
                WHEN 'c' THEN true
                WHEN 'b' THEN coalesce(pg_catalog.to_jsonb(d) ->> 'datlocale', '') IN ('C', 'C.UTF-8')
                ELSE false
-           END
+           END,
+       pg_catalog.lower(pg_catalog.current_setting('TimeZone')) IN ('utc', 'etc/utc', 'gmt', 'etc/gmt')
 FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()
 """
 
@@ -58,13 +60,13 @@ _casings: Kept[tuple[int, str], Casing | None] = Kept(64)
 """By database, and by when PostgreSQL was started: its libraries may be others the next time."""
 
 
-async def collations_of(session: SqlSession, relations: Iterable[int]) -> Collations:
-    """Those of the session's database, and of the columns of relations, by oid."""
-    ((oid, started, binary_order, one_by_one),) = await session.fetch(_DATABASE)
+async def environment_of(session: SqlSession, relations: Iterable[int]) -> Environment:
+    """That of a session, in which columns of relations, by oid, are read."""
+    ((oid, started, binary_order, one_by_one, utc),) = await session.fetch(_DATABASE)
     casing = await _casings.get((oid, started), lambda: _casing(session)) if one_by_one else None
     oids = "{" + ",".join(map(str, relations)) + "}"
     columns = frozenset((int(oid), str(name), str(of)) for oid, name, of in await session.fetch(_COLUMNS, oids))
-    return Collations(bool(binary_order), casing, columns)
+    return Environment(Collations(bool(binary_order), casing, columns), bool(utc))
 
 
 async def _casing(session: SqlSession) -> Casing | None:
