@@ -31,6 +31,7 @@ from sql.immediate import Program, program
 from sql.immediate.settings import needs
 from sql.operators import Recursion
 from sql.operators.statement import StagedText, Types
+from sql.spark.protocol import Environment
 from sql.spark.render import SparkQuery, render_spark
 from sql.spark.stages import SparkStages, render_stages
 from sql.storage.keyed import AppendedRows, Keyed, KeyedRows
@@ -248,11 +249,9 @@ def _compiled(query: Query) -> Compiled:
 # -- for Spark --------------------------------------------------------------------------------------------------------
 
 
-def spark_query(
-    text: str, sources: tuple[Source, ...], total_orders: bool, binary_order: bool, collated: frozenset[tuple[int, str]]
-) -> SparkQuery:
+def spark_query(text: str, sources: tuple[Source, ...], total_orders: bool, environment: Environment) -> SparkQuery:
     """See `render_spark`. Raises NotExpressible."""
-    return render_spark(text, sources, binary_order=binary_order, collated=collated, total_orders=total_orders)
+    return render_spark(text, sources, environment=environment, total_orders=total_orders)
 
 
 def spark_rows(query: Query) -> str:
@@ -265,15 +264,14 @@ def spark_refresh(
     storage: str,
     changed: frozenset[int],
     sources: tuple[Source, ...],
-    binary_order: bool,
-    collated: frozenset[tuple[int, str]],
+    environment: Environment,
 ) -> tuple[StagedText, SparkStages]:
     """See `Compiled.remote_plan` and `render_stages`: what PostgreSQL executes in the end, and what Spark computes.
 
     Raises NotExpressible.
     """
     plan = _compiled(query).remote_plan(storage, changed)
-    return plan.statement, render_stages(plan, sources, changed, binary_order=binary_order, collated=collated)
+    return plan.statement, render_stages(plan, sources, changed, environment=environment)
 
 
 # -- a query that is followed -----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from sql import Column, Source, jobs
 from sql.compile.compiled import Core
 from sql.jobs import Facts, Following, FollowingFacts, Query
 from sql.operators.statement import StagedText, Types
+from sql.spark.protocol import Environment
 from sql.spark.stages import SparkStages
 from sql.storage.shape import StorageColumn
 
@@ -160,11 +161,10 @@ class CompiledQuery:
         storage: str,
         changed: frozenset[int],
         sources: Sequence[Source],
-        binary_order: bool,
-        collated: frozenset[tuple[int, str]],
+        environment: Environment,
     ) -> tuple[StagedText, SparkStages]:
         """See `sql.Compiled.remote_plan` and `render_stages`. Raises NotExpressible, SqlError."""
-        arguments = self.query, storage, changed, tuple(sources), binary_order, collated
+        arguments = self.query, storage, changed, tuple(sources), environment
         return await self._kept(jobs.spark_refresh, *arguments)
 
     async def _kept(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -22,7 +22,6 @@ from engine.spark.executor import RunOptions, SparkExecutor
 from engine.spark.known_failures import SparkFailures
 from engine.spark.result_loading import Loading, Parallel
 from engine.spark.sessions import SparkJobFailed, SparkUnavailable
-from engine.spark.text_order import BINARY_ORDER
 from engine.stream_tables.plan_inputs import PlanInputs, compiled, guard
 from engine.stream_tables.plan_store import KEPT_PLANS
 from engine.stream_tables.refresh_state import RefreshContext
@@ -38,7 +37,7 @@ ANY_JOB_SECONDS = 86400.0
 """How long it lasts where a job's time has no limit."""
 
 # Shows that the refresh is on Spark, and asks for the order of text.
-_BEGIN_JOB = f"SELECT {BINARY_ORDER}, pgtrickle._note_progress($1::bigint, 3, $2::text)"
+_BEGIN_JOB = "SELECT pgtrickle._note_progress($1::bigint, 3, $2::text)"
 
 
 class DatabaseOnSpark:
@@ -159,14 +158,13 @@ class DatabaseOnSpark:
         tries = 2 if settings.spark_failure_policy == FailurePolicy.RETRY and _insisted(context, settings) else 1
         seconds = (settings.spark_timeout + WAITING_SECONDS) * tries if settings.spark_timeout else ANY_JOB_SECONDS
         action = Action.DIFFERENTIAL if kind == "differential" else whole_action(context)
-        ((binary_order, _),) = await session.fetch(_BEGIN_JOB, context.pgt_id, action.value)
+        await session.fetch(_BEGIN_JOB, context.pgt_id, action.value)
         return {
             "database": self._pool.database,
             "connect": self._pool.connect,
             "sources": plan.sources,
             "owner": context.owner,
             "description": f"{kind} refresh of stream table {context.schema}.{context.name}",
-            "binary_order": bool(binary_order),
             "limit": settings.spark_timeout or None,
             "tries": tries,
             "parallel": Parallel(settings.spark_parallel_rows, expected, address, seconds),

@@ -23,14 +23,15 @@ from engine.compile.pool import compilers
 from engine.mirror.mirror import Damaged, Mirror, MirrorUnavailable, MirrorVersion, Snapshot
 from engine.mirror.source import Connect, connections
 from engine.spark.backends import rows_of
+from engine.spark.environment import environment_of
 from engine.spark.job import SparkJob
 from engine.spark.result_loading import Collect, Loading, Parallel
 from engine.spark.sessions import Session, SparkSessions, SparkUnavailable
 from engine.spark.target import Kind
-from engine.spark.text_order import collated_columns
 from sql import jobs
 from sql.base.columns import Source
 from sql.operators.statement import StagedText, Types
+from sql.spark.protocol import Environment
 from sql.spark.render import NotExpressible, SparkQuery, typed
 from sql.spark.stages import SparkStages
 
@@ -84,8 +85,7 @@ class Planned(Protocol):
         self,
         changed: frozenset[int],
         sources: Sequence[Source],
-        binary_order: bool,
-        collated: frozenset[tuple[int, str]],
+        environment: Environment,
         /,
     ) -> tuple[StagedText, SparkStages]:
         """Raises NotExpressible, SqlError."""
@@ -96,9 +96,8 @@ class RunOptions(TypedDict):
     """What a run must know beside what it computes.
 
     `connect` gives connections to the session's own database that may read the sources whole. `owner` is the role that
-    may read the staging tables. `binary_order` says that text is ordered by its bytes there, where no column says
-    otherwise. `limit` is in seconds, for Spark's part. A job during which Spark dies is tried `tries` times (2).
-    `parallel` says from how many rows on results are written over several connections.
+    may read the staging tables. `limit` is in seconds, for Spark's part. A job during which Spark dies is tried `tries`
+    times (2). `parallel` says from how many rows on results are written over several connections.
     """
 
     database: str
@@ -106,7 +105,6 @@ class RunOptions(TypedDict):
     sources: Sequence[Source]
     owner: str
     description: str
-    binary_order: NotRequired[bool]
     limit: NotRequired[float | None]
     tries: NotRequired[int]
     parallel: NotRequired[Parallel]
@@ -147,9 +145,7 @@ class SparkExecutor:
         Raises NotExpressible, before `session` was touched unless a value turned out not to be expressible;
         SparkUnavailable (58000), SparkJobFailed (38000, 57014), SqlError.
         """
-        rendered = await _rendered(
-            query, tuple(around["sources"]), total_orders, *await _order_of_text(session, around)
-        )
+        rendered = await _rendered(query, tuple(around["sources"]), total_orders, await _environment(session, around))
         if types:
             rendered = typed(rendered, types, around["sources"])
         return await self._run(session, SparkJob.of_query(rendered), {}, around)
@@ -168,10 +164,10 @@ class SparkExecutor:
         `changed` are the sources that may have changed. The mirror tells which of them have, as of the snapshot:
         the refresh is `planned` for these. As `run` in everything else; there is a staging table for each stage.
         """
-        order = await _order_of_text(session, around)
+        environment = await _environment(session, around)
 
         async def job_of(changed: frozenset[int]) -> tuple[StagedText, SparkJob]:
-            applied, stages = await planned(changed, around["sources"], *order)
+            applied, stages = await planned(changed, around["sources"], environment)
             return applied, SparkJob.of_stages(stages)
 
         applied, job = await job_of(changed)
@@ -346,19 +342,15 @@ async def _rendered(
     query: str,
     sources: tuple[Source, ...],
     total_orders: bool,
-    binary_order: bool,
-    collated: frozenset[tuple[int, str]],
+    environment: Environment,
 ) -> SparkQuery:
     """A refresh asks for it each time."""
-    asked = query, sources, total_orders, binary_order, collated
+    asked = query, sources, total_orders, environment
     return await _queries.get(asked, lambda: compilers().run(jobs.spark_query, *asked))
 
 
-async def _order_of_text(session: SqlSession, around: RunOptions) -> tuple[bool, frozenset[tuple[int, str]]]:
-    """What rendering must know of it: whether it is that of bytes, and for which columns it is not."""
-    if not around.get("binary_order"):
-        return False, frozenset()
-    return True, await collated_columns(session, (source.oid for source in around["sources"]))
+async def _environment(session: SqlSession, around: RunOptions) -> Environment:
+    return await environment_of(session, (source.oid for source in around["sources"]))
 
 
 __all__ = ["NotExpressible", "RunOptions", "SparkExecutor", "SparkResult"]

@@ -16,7 +16,7 @@ import asyncpg
 
 from catalog.session import SqlError, SqlSession
 from engine.session.pool import DatabasePool
-from engine.spark.text_order import BINARY_ORDER, collated_columns
+from engine.spark.environment import environment_of
 from engine.stream_tables.plan_inputs import PlanInputs
 from server.postgres.data_directory import StartupError
 from server.postgres.url import PostgresUrl
@@ -24,6 +24,7 @@ from sql import PLAN_FORMAT, NotDifferentiable, Source, jobs
 from sql.errors import NotExpressible
 from sql.export.dataset import Dataset, SourceView, dataset
 from sql.export.source_table import spark_columns
+from sql.spark.protocol import Environment
 from sql.spark.values import identifier
 
 _UNNAMEABLE = re.compile(r"[^a-z0-9_]")
@@ -88,8 +89,7 @@ class _Export:
     names: Mapping[int, str]
     """Of datasets, by oid."""
     relations: Mapping[int, tuple[str, str]]
-    binary_order: bool
-    collated: frozenset[tuple[int, str]]
+    environment: Environment
     done: dict[int, Dataset] = field(default_factory=dict)
     sources: dict[int, SourceTable] = field(default_factory=dict)
 
@@ -108,8 +108,7 @@ class _Export:
             plan.sources,
             plan.output,
             {source.oid: self._view(source) for source in plan.sources},
-            binary_order=self.binary_order,
-            collated=self.collated,
+            environment=self.environment,
             total_orders=plan.differentiable,
         )
         read = [self._read(source, found) for source in plan.sources if source.oid in found.reads]
@@ -194,9 +193,7 @@ async def _begun(session: SqlSession, tables: Sequence[StreamTable]) -> _Export:
     relations = {table.oid: (table.schema, table.name) for table in tables}
     read = {source.oid for table in tables if table.plan for source in table.plan.sources}
     relations |= {int(oid): (s, n) for oid, s, n in await session.fetch(_NAMES, sorted(read - {*relations}))}
-    ((binary_order,),) = await session.fetch(f"SELECT {BINARY_ORDER}")
-    collated = await collated_columns(session, read)
-    return _Export(dataset_names(relations), relations, bool(binary_order), collated)
+    return _Export(dataset_names(relations), relations, await environment_of(session, read))
 
 
 def dataset_names(relations: Mapping[int, tuple[str, str]]) -> dict[int, str]:

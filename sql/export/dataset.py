@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sql.base.columns import Column, Source
@@ -10,6 +10,7 @@ from sql.canonical.written import read
 from sql.errors import NotExpressible
 from sql.spark.from_clause import SourceView
 from sql.spark.numbers.exact import MANY_DIGITS
+from sql.spark.protocol import Environment
 from sql.spark.python.calls import called
 from sql.spark.relations import Relation
 from sql.spark.render import Renderer, check_types, understood
@@ -45,8 +46,7 @@ def dataset(
     output: Sequence[Column],
     views: Mapping[int, SourceView],
     *,
-    binary_order: bool = False,
-    collated: Collection[tuple[int, str]] = (),
+    environment: Environment | None = None,
     total_orders: bool = True,
 ) -> Dataset:
     """Render a query (`Compiled.rows_on_spark`) over sources, of which ``views`` says where Spark has them.
@@ -61,7 +61,7 @@ def dataset(
     FROM (SELECT r0.`region` AS c0, sum(CAST(r0.`amount` AS BIGINT)) AS c1 FROM `o` AS r0 GROUP BY r0.`region`) AS q
     """
     check_names([column.name for column in output])
-    renderer = Renderer(sources, binary_order, frozenset(collated), total_orders=total_orders, views=views)
+    renderer = Renderer(sources, environment or Environment(), total_orders=total_orders, views=views)
     relation = renderer.query(understood(read(query), sources), {})
     check_types(output, relation.declared)
     if called(relation.sql):

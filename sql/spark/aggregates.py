@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlglot import exp
@@ -12,6 +13,8 @@ from sql.errors import NotExpressible
 from sql.operators.aggregates.accumulators import scale_digits
 from sql.spark.numbers.exact import average_of, decimal_of, scale_of, sum_of
 from sql.spark.protocol import Expressions, Rule
+from sql.spark.python.calls import call
+from sql.spark.python.intervals import INTERVAL, totals
 from sql.spark.types import BIGINT, BOOLEAN, NUMERAL, Display, SparkType, Typed
 
 
@@ -19,7 +22,8 @@ def _filter(expressions: Expressions, node: exp.Filter) -> Typed:
     aggregate = node.this
     if not isinstance(aggregate, exp.AggFunc):
         raise NotExpressible("FILTER")
-    return expressions.with_clause(f" FILTER (WHERE {expressions.boolean(node.expression.this)})").render(aggregate)
+    condition = expressions.once(expressions.boolean(node.expression.this))
+    return expressions.with_clause(f" FILTER (WHERE {condition})").render(aggregate)
 
 
 def _argument(expressions: Expressions, node: Any) -> tuple[str, Typed]:
@@ -31,8 +35,13 @@ def _argument(expressions: Expressions, node: Any) -> tuple[str, Typed]:
         value = inner.render(node.this.expressions[0])
         if not value.type.groupable:
             raise NotExpressible(f"DISTINCT over {value.type.name}")
-        return "DISTINCT ", value
-    return "", inner.render(node.this)
+        return "DISTINCT ", _before(expressions, value)
+    return "", _before(expressions, inner.render(node.this))
+
+
+def _before(expressions: Expressions, value: Typed) -> Typed:
+    """The value, computed for each row before; behind FILTER for those alone that it leaves."""
+    return value if expressions.clause else replace(value, sql=expressions.once(value.sql))
 
 
 def _count(expressions: Expressions, node: exp.Count) -> Typed:
@@ -46,6 +55,8 @@ def _sum(expressions: Expressions, node: exp.Sum) -> Typed:
     if (digits := _scale_digits(expressions, node.this)) is not None:
         return digits
     distinct, value = _argument(expressions, node)
+    if value.type == INTERVAL:
+        return Typed(call("interval_total", *totals(expressions, value)), INTERVAL)
     return sum_of(value, distinct, expressions.clause)
 
 
@@ -78,6 +89,9 @@ def _scale_digits(expressions: Expressions, node: Any) -> Typed | None:
 
 def _avg(expressions: Expressions, node: exp.Avg) -> Typed:
     distinct, value = _argument(expressions, node)
+    if value.type == INTERVAL:
+        count = f"CAST(count({value.sql}){expressions.clause} AS BIGINT)"
+        return Typed(call("interval_average", *totals(expressions, value), count), INTERVAL)
     return average_of(value, expressions.layered("avg"), distinct, expressions.clause)
 
 
@@ -102,11 +116,15 @@ def _extremum(expressions: Expressions, node: exp.AggFunc, name: str) -> Typed:
 
 
 def _every(expressions: Expressions, node: exp.LogicalAnd) -> Typed:
-    return Typed(f"bool_and({expressions.with_clause('').boolean(node.this)}){expressions.clause}", BOOLEAN)
+    return Typed(f"bool_and({_condition(expressions, node)}){expressions.clause}", BOOLEAN)
 
 
 def _any(expressions: Expressions, node: exp.LogicalOr) -> Typed:
-    return Typed(f"bool_or({expressions.with_clause('').boolean(node.this)}){expressions.clause}", BOOLEAN)
+    return Typed(f"bool_or({_condition(expressions, node)}){expressions.clause}", BOOLEAN)
+
+
+def _condition(expressions: Expressions, node: exp.AggFunc) -> str:
+    return _before(expressions, Typed(expressions.with_clause("").boolean(node.this), BOOLEAN)).sql
 
 
 AGGREGATES: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {

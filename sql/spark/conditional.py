@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from sql.errors import NotExpressible
 from sql.operators.subqueries.enforce_single_row import CHECK
 from sql.spark.numbers.exact import failure
 from sql.spark.protocol import Expressions, Rule
+from sql.spark.text.collations import common
 from sql.spark.types import BOOLEAN, Typed
 from sql.spark.values import as_type, comparable, kept_scale, unify
 
@@ -71,7 +73,8 @@ def _chosen(expressions: Expressions, name: str, arguments: Sequence[Any], *, or
 def _nullif(expressions: Expressions, node: exp.Nullif) -> Typed:
     left, right = expressions.render(node.this), expressions.render(node.expression)
     one, other = comparable(left, right, ordering=False)
-    return Typed(f"(CASE WHEN {one} = {other} THEN NULL ELSE {left.sql} END)", left.type, left.display)
+    type_ = replace(left.type, collation=common((left.type.collation, right.type.collation)))
+    return Typed(f"(CASE WHEN {one} = {other} THEN NULL ELSE {left.sql} END)", type_, left.display)
 
 
 @cache

@@ -5,11 +5,22 @@ from __future__ import annotations
 import datetime
 import re
 from calendar import monthrange
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sql.errors import NotExpressible
 from sql.spark.numbers.exact import failure
-from sql.spark.types import BIGINT, DATE, INFINITE_DAYS, INTEGER, TIMESTAMP, TIMESTAMPTZ, SparkType, Typed, numeric
+from sql.spark.types import (
+    BIGINT,
+    DATE,
+    INFINITE_DAYS,
+    INTEGER,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    SparkType,
+    Typed,
+    numeric,
+)
 
 _UNITS = {
     "year": 12, "years": 12, "mon": 1, "mons": 1, "month": 1, "months": 1, "day": 0, "days": 0,
@@ -68,6 +79,36 @@ def where_finite(value: Typed, sql: str, otherwise: str | None = None) -> str:
     return f"(CASE WHEN {value.sql} IN ({ends}) THEN {otherwise or value.sql} ELSE {sql} END)"
 
 
+def local(value: Typed) -> Typed:
+    """A timestamp with time zone as one without, in UTC, which is the zone of every session of Spark's."""
+    return Typed(f"CAST({value.sql} AS TIMESTAMP_NTZ)", TIMESTAMP) if value.type == TIMESTAMPTZ else value
+
+
+def zoned(value: Typed) -> Typed:
+    """A date or timestamp without time zone as one with, in UTC."""
+    return Typed(f"CAST({value.sql} AS TIMESTAMP)", TIMESTAMPTZ)
+
+
+def in_utc(value: Typed, target: SparkType) -> Typed | None:
+    """A cast that depends on the session's time zone, where that is UTC. None of any other cast."""
+    if value.type in (DATE, TIMESTAMP) and target == TIMESTAMPTZ:
+        return zoned(value)
+    if value.type != TIMESTAMPTZ or target not in (DATE, TIMESTAMP, TEXT):
+        return None
+    if target == TEXT:
+        return moment_text(value)
+    return local(value) if target == TIMESTAMP else Typed(f"CAST({local(value).sql} AS DATE)", DATE)
+
+
+def moment_text(value: Typed) -> Typed:
+    """The text of a date or timestamp, in UTC."""
+    text = f"CAST({value.sql} AS STRING)"
+    text = f"concat({text}, '+00')" if value.type == TIMESTAMPTZ else text
+    ends = (("", "infinity"), ("-", "-infinity"))
+    whens = " ".join(f"WHEN {value.sql} = {infinite(value.type, sign)} THEN '{name}'" for sign, name in ends)
+    return Typed(f"(CASE {whens} ELSE {text} END)", replace(TEXT, ordered=False))
+
+
 def years_of(value: Typed, sql: str) -> str:
     """`sql`, which counts years of a date or timestamp; an error where it is infinite, or before the year 1."""
     if _constant(value) is not None:
@@ -78,7 +119,8 @@ def years_of(value: Typed, sql: str) -> str:
 
 
 def epoch(value: Typed) -> Typed:
-    """The seconds since 1970-01-01 of a date or timestamp without time zone; an error where it is infinite."""
+    """The seconds since 1970-01-01 of a date or timestamp; an error where it is infinite."""
+    value = local(value)
     days = f"datediff(CAST({value.sql} AS DATE), DATE '1970-01-01')"
     type_, seconds = numeric(12, 0), f"CAST({days} AS BIGINT) * 86400"
     if value.type == TIMESTAMP:
@@ -95,14 +137,16 @@ _LONGEST = 100_000
 """Months, or days, that an interval may have: no sum gets to the stand-ins of infinity."""
 
 
-def moved(value: Typed, interval: Interval) -> Typed:
-    """A date or timestamp plus an interval. Raises NotExpressible."""
+def moved(value: Typed, interval: Interval, *, utc: bool) -> Typed:
+    """A date or timestamp plus an interval; ``utc``: that is the session's time zone. Raises NotExpressible."""
     known = _constant(value)
     if known is not None:
         return timestamp(_moved(known, interval))
     if max(abs(interval.months), abs(interval.days), abs(interval.microseconds) // _DAY) > _LONGEST:
         raise NotExpressible("very long interval")
     if value.type == TIMESTAMPTZ:
+        if utc and (interval.months or interval.days):
+            return zoned(moved(local(value), interval, utc=utc))
         if interval.months or interval.days:
             raise NotExpressible("days or months on timestamp with time zone, which depend on the session's time zone")
         return Typed(where_finite(value, f"({value.sql} {_time(interval.microseconds)})"), TIMESTAMPTZ)

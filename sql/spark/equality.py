@@ -35,7 +35,7 @@ SEARCHING = frozenset({"strpos", "replace", "starts_with", "split_part"})
 class Function:
     """A function: ``arguments`` and ``result`` are PostgreSQL types or NUMBER, LITERAL, WORDS; ``spark`` its rendering.
 
-    A result of type text has the collation of the first argument.
+    A result of type text has the collation of its arguments.
     """
 
     name: str
@@ -189,6 +189,8 @@ CASTS = {
     ("integer", "double precision"): "CAST({0} AS DOUBLE)",
     ("bigint", "double precision"): "CAST({0} AS DOUBLE)",
     ("real", "double precision"): "CAST({0} AS DOUBLE)",
+    # From text both give the nearest number; Sail divides an integer by a power of ten.
+    ("numeric", "double precision"): "CAST(CAST({0} AS STRING) AS DOUBLE)",
     ("double precision", "integer"): f"greatest(CAST({ROUNDED} AS INT), NULL)",
     ("double precision", "smallint"): f"greatest(CAST({ROUNDED} AS SMALLINT), NULL)",
     ("real", "integer"): f"greatest(CAST({ROUNDED.replace('{0}', 'CAST({0} AS DOUBLE)')} AS INT), NULL)",
@@ -330,6 +332,11 @@ OPERATOR_EXAMPLES = (
     "EXTRACT(epoch FROM v)", "EXTRACT(year FROM v)", "EXTRACT(month FROM v)", "EXTRACT(day FROM v)",
     "EXTRACT(hour FROM v)", "EXTRACT(minute FROM v)", "EXTRACT(second FROM v)", "v < '1 mon'::interval", "v = v",
     "age(ts, d::timestamp without time zone)", "ts - d::timestamp without time zone",
+    "f::numeric", "r::numeric", "n2::double precision", "di::text", "tsi::text", "tzi::text", "tzi::date",
+    "round((CASE WHEN g <> 'NaN'::double precision THEN g ELSE NULL::double precision END)::numeric, 3)",
+    "tzi AT TIME ZONE 'UTC'::text", "tsi AT TIME ZONE 'UTC'::text", "isfinite(tzi)", "isfinite(di)", "tzi > di",
+    "date_trunc('month'::text, tzi)", "date_trunc('month'::text, di::timestamptz)", "EXTRACT(month FROM tzi)",
+    "tzi + '1 mon'::interval", "to_char(tzi, 'YYYY HH24'::text)", "concat(di, ' ', tsi)", "t || b",
     "COALESCE(di, '-infinity'::date)", "CASE WHEN b THEN tsi ELSE 'infinity'::timestamp without time zone END",
 )  # fmt: skip
 
@@ -354,13 +361,13 @@ CONDITION_EXAMPLES = (
 AGGREGATE_EXAMPLES = (
     "count(*)", "count(i4)", "count(DISTINCT t)", "sum(i2)", "sum(i4)", "sum(i8)", "sum(n)", "sum(DISTINCT i4)",
     "sum(n * n2)", "min(i4)", "max(i8)", "min(n)", "max(t)", "min(d)", "max(ts)", "min(tz)",
-    "bool_and(b)", "bool_or(b)",
+    "bool_and(b)", "bool_or(b)", "every(b)",
     "count(*) FILTER (WHERE b)", "sum(i4) FILTER (WHERE (i4 > 0))", "max(i4) FILTER (WHERE (t = 'no such'::text))",
     "count(DISTINCT i4) FILTER (WHERE (i4 > 0))",
     "avg(i2)", "avg(i4)", "avg(n)", "avg(n2) FILTER (WHERE b)", "avg(DISTINCT n)", "avg(i8 % 1000::bigint)",
     "sum(CASE WHEN b THEN n ELSE 0::numeric END)", "avg(CASE WHEN b THEN n ELSE 0::numeric END)",
     "sum(COALESCE(n, 1.2345)) FILTER (WHERE (i4 > 0))", "min(c)", "max(c)", "count(DISTINCT c)",
-    "count(j)", "count(free)", "count(DISTINCT y)",
+    "sum(v)", "avg(v)", "sum(v) FILTER (WHERE b)", "count(j)", "count(free)", "count(DISTINCT y)",
     "bit_and(i4)", "bit_or(i8)", "bit_xor(i2)", "bit_or(i4) FILTER (WHERE b)", "bit_and(i8 | 1::bigint)",
     "count(DISTINCT e)", "min(p)", "min(di)", "max(di)", "max(tsi)", "min(tzi)", "count(DISTINCT di)",
     "sum(n) / 3.0", "avg(n) > 1.5", "0.2 * avg(n2)", "sum(n) / NULLIF(count(*), 0)::numeric",

@@ -17,16 +17,20 @@ from sql.base.columns import ENUM
 from sql.errors import NotExpressible
 from sql.spark.aggregates import AGGREGATES
 from sql.spark.conditional import CONDITIONALS
-from sql.spark.dates import Interval, date_arithmetic, date_beside_timestamp, moved, parse_interval
+from sql.spark.dates import Interval, date_arithmetic, date_beside_timestamp, in_utc, local, moved, parse_interval
 from sql.spark.functions import FUNCTIONS
 from sql.spark.numbers.bits import BITS
 from sql.spark.numbers.exact import Layers, arithmetic, integer_division, negated, quotient, remainder
 from sql.spark.numbers.floats import float_arithmetic, is_float
 from sql.spark.ordered_aggregates import ORDERED_AGGREGATES
-from sql.spark.patterns import same_everywhere
+from sql.spark.protocol import Environment
+from sql.spark.python.calls import called
 from sql.spark.python.formats import FORMATS
 from sql.spark.python.intervals import INTERVAL, INTERVALS, compared, difference
-from sql.spark.python.jsonb import JSONB_RULES
+from sql.spark.python.jsonb import JSONB, JSONB_RULES, same_look
+from sql.spark.text.cases import CASES
+from sql.spark.text.collations import BYTES
+from sql.spark.text.patterns import same_everywhere
 from sql.spark.types import (
     BOOLEAN,
     DATE,
@@ -57,24 +61,54 @@ class SparkExpressions:
     """Renders expressions whose columns `resolve` knows.
 
     ``exists`` renders the query of an EXISTS, where one may stand. ``layers`` take what a division needs, where there
-    may be one. ``clause`` follows an aggregate call: FILTER, OVER.
+    may be one. ``clause`` follows an aggregate call: FILTER, OVER. ``keys`` are expressions that are computed already;
+    ``before`` has one computed for each row that is grouped.
     """
 
     def __init__(
-        self, resolve: Resolve, *, exists: Subquery | None = None, layers: Layers | None = None, clause: str = ""
+        self,
+        resolve: Resolve,
+        environment: Environment,
+        *,
+        exists: Subquery | None = None,
+        layers: Layers | None = None,
+        clause: str = "",
+        keys: Sequence[tuple[exp.Expr, Typed]] = (),
+        before: Callable[[str], str] | None = None,
     ):
         self._resolve = resolve
+        self.environment = environment
         self._exists_query = exists
         self._layers = layers
         self.clause = clause
+        self._keys = keys
+        self._before = before
 
     def with_clause(self, clause: str) -> SparkExpressions:
         """The same with another clause after aggregate calls."""
-        return SparkExpressions(self._resolve, exists=self._exists_query, layers=self._layers, clause=clause)
+        return self._with(clause=clause)
 
     def with_queries(self, exists: Subquery) -> SparkExpressions:
         """The same where EXISTS may stand."""
-        return SparkExpressions(self._resolve, exists=exists, layers=self._layers, clause=self.clause)
+        return self._with(exists=exists)
+
+    def with_keys(self, keys: Sequence[tuple[exp.Expr, Typed]]) -> SparkExpressions:
+        """The same where these expressions are computed already."""
+        return self._with(keys=keys)
+
+    def over_groups(self, before: Callable[[str], str]) -> SparkExpressions:
+        """The same where rows are grouped, for each of which something can be computed before."""
+        return self._with(before=before)
+
+    def _with(self, **changed: Any) -> SparkExpressions:
+        same = {
+            "exists": self._exists_query,
+            "layers": self._layers,
+            "clause": self.clause,
+            "keys": self._keys,
+            "before": self._before,
+        }
+        return SparkExpressions(self._resolve, self.environment, **{**same, **changed})
 
     def layered(self, what: str) -> Layers:
         """Where a division's steps go. Raises NotExpressible where there may be none."""
@@ -82,8 +116,15 @@ class SparkExpressions:
             raise NotExpressible(f"{what} in this place")
         return self._layers
 
+    def once(self, sql: str) -> str:
+        """See `Expressions.once`."""
+        return self._before(sql) if self._before and called(sql) else sql
+
     def render(self, node: Any) -> Typed:
         """The expression in Spark SQL. Raises NotExpressible."""
+        for key, computed in self._keys:
+            if node == key:
+                return computed
         rule = RULES.get(type(node))
         if rule is None:
             raise NotExpressible(_named(node))
@@ -131,7 +172,9 @@ class SparkExpressions:
             value = exp.Literal.string("-" + value.this.name)
         if isinstance(value, exp.Literal):
             return constant(value.name, target, not bare)
-        inner = self.render(value)
+        return self._converted(self.render(value), target, bare=bare)
+
+    def _converted(self, inner: Typed, target: SparkType, *, bare: bool) -> Typed:
         if inner.type == UNKNOWN:
             # A NULL numeric has no scale; it takes that of its surroundings.
             return (
@@ -143,7 +186,8 @@ class SparkExpressions:
             return inner if inner.type.name == "numeric" else converted(inner, inner.type.as_numeric())
         if bare and target.name == "numeric":
             return inner if inner.type == NUMERAL else numeral(inner)
-        return converted(inner, target)
+        depending = in_utc(inner, target) if self.environment.utc else None
+        return depending or converted(inner, target)
 
     # Operators
 
@@ -152,12 +196,16 @@ class SparkExpressions:
         if isinstance(right, exp.Any | exp.All) or (isinstance(right, exp.Anonymous) and right.name.upper() == "ALL"):
             return self._quantified(node, right)
         a, b = self.render(node.left), self.render(right)
+        if self.environment.utc and a.type != b.type:
+            a, b = local(a), local(b)
         if (a.type, b.type) == (DATE, TIMESTAMP):
             a, b = date_beside_timestamp(a, b)
         elif (a.type, b.type) == (TIMESTAMP, DATE):
             b, a = date_beside_timestamp(b, a)
         elif (a.type, b.type) == (INTERVAL, INTERVAL):
             a, b = compared(a), compared(b)
+        elif (a.type, b.type) == (JSONB, JSONB) and isinstance(node, _EQUALITIES):
+            a, b = same_look(a), same_look(b)
         x, y = comparable(a, b, ordering=not isinstance(node, _EQUALITIES))
         sql = f"({x} {_COMPARISONS[type(node)]} {y})"
         return Typed(f"(NOT {sql})" if isinstance(node, exp.NullSafeNEQ) else sql, BOOLEAN)
@@ -234,11 +282,12 @@ class SparkExpressions:
     def _dpipe(self, node: exp.DPipe) -> Typed:
         left, right = (self._as_text(self.render(side)) for side in (node.left, node.right))
         if not (left.type.is_text and right.type.is_text):
-            raise NotExpressible("|| of anything but text and numbers")
+            raise NotExpressible("|| of anything but text, numbers, truth values and dates")
         return Typed(f"({left.sql} || {right.sql})", unify((left.type, right.type), "||"))
 
     def _as_text(self, value: Typed) -> Typed:
-        return converted(value, TEXT) if value.type.name == "character" or value.type.is_number else value
+        plain = value.type.name == "character" or value.type.is_number or value.type in (BOOLEAN, DATE, TIMESTAMP)
+        return converted(value, TEXT) if plain else value
 
     def _neg(self, node: exp.Neg) -> Typed:
         this = self.render(node.this)
@@ -255,7 +304,8 @@ class SparkExpressions:
     def _plus_minus(self, node: exp.Binary, operator: str) -> Typed:
         interval = _interval(node.right)
         if interval is not None:
-            return moved(self.render(node.left), -interval if operator == "-" else interval)
+            value = self.render(node.left)
+            return moved(value, -interval if operator == "-" else interval, utc=self.environment.utc)
         left, right = self.render(node.left), self.render(node.right)
         if left.type == DATE:
             return date_arithmetic(left, right, operator)
@@ -290,9 +340,11 @@ class SparkExpressions:
 
     def _collate(self, node: exp.Collate) -> Typed:
         this = self.render(node.this)
-        if not this.type.is_text or node.expression.name not in ("C", "POSIX", "ucs_basic"):
+        # One with a schema is somebody's own.
+        bare = isinstance(node.expression, exp.Identifier)
+        if not this.type.is_text or not bare or node.expression.name not in ("C", "POSIX", "ucs_basic"):
             raise NotExpressible("collate")
-        return replace(this, type=replace(this.type, ordered=True, equatable=True, groupable=True))
+        return replace(this, type=replace(this.type, ordered=True, equatable=True, groupable=True, collation=BYTES))
 
 
 def _interval(node: Any) -> Interval | None:
@@ -379,5 +431,6 @@ RULES: Mapping[type[Any], tuple[Callable[[SparkExpressions, Any], Typed], tuple[
     **FORMATS,
     **INTERVALS,
     **WINDOWS,
+    **CASES,
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""

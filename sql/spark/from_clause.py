@@ -13,7 +13,10 @@ from sql.base.columns import WEIGHT, Source
 from sql.errors import NotExpressible
 from sql.operators.targets.spark import COPIES
 from sql.spark.expressions import SparkExpressions
+from sql.spark.numbers.exact import Layers
+from sql.spark.protocol import Environment
 from sql.spark.relations import FromClause, Relation, SourceColumn, has_joins, named, reference, refuse_parts, renamed
+from sql.spark.text.collations import DEFAULT
 from sql.spark.types import BIGINT, SparkType, Typed
 from sql.spark.values import as_type, identifier, kept_scale, unify
 
@@ -53,16 +56,15 @@ class FromClauses:
         self,
         sources: Sequence[Source],
         deltas: Mapping[str, Source],
-        binary_order: bool,
-        collated: frozenset[tuple[int, str]],
+        environment: Environment,
         query: Callable[[Any, Scope], Relation],
         views: Mapping[int, SourceView],
     ):
         self._views = views
         self._deltas = deltas
         self._sources = {(source.schema, source.name): source for source in sources}
-        self._binary_order = binary_order
-        self._collated = collated
+        self._environment = environment
+        self._collated = {(oid, column): name for oid, column, name in environment.collations.columns}
         self._query = query
         self._aliases = 0
         self.reads: dict[int, dict[str, None]] = {}
@@ -72,6 +74,10 @@ class FromClauses:
         """An alias that no other relation has."""
         self._aliases += 1
         return f"r{self._aliases - 1}"
+
+    def expressions(self, levels: Levels, layers: Layers | None = None) -> SparkExpressions:
+        """Renders expressions where these items can be seen."""
+        return SparkExpressions(lambda column: resolve(column, levels), self._environment, layers=layers)
 
     def clause(self, node: exp.Select, scope: Scope) -> FromClause:
         """The FROM clause of a SELECT. Raises NotExpressible."""
@@ -117,7 +123,7 @@ class FromClauses:
 
     def _values(self, node: exp.Values) -> Relation:
         """VALUES of constants."""
-        nothing = SparkExpressions(lambda column: resolve(column, ()))
+        nothing = self.expressions(())
         rows = [row.expressions if isinstance(row, exp.Tuple) else [row.unnest()] for row in node.expressions]
         values = [[nothing.render(value) for value in row] for row in rows]
         types = [unify([value.type for value in column], "VALUES") for column in zip(*values, strict=True)]
@@ -161,8 +167,9 @@ class FromClauses:
         columns: dict[str, Any] = {}
         for position, column in enumerate(source.columns):
             name = names[position] if position < len(names) else column.name
-            ordered = self._binary_order and (source.oid, column.name) not in self._collated
-            columns[name] = SourceColumn(alias, column, reads, ordered, known.get(column.name))
+            collation = self._collated.get((source.oid, column.name), DEFAULT)
+            ordered = self._environment.collations.ordered(collation)
+            columns[name] = SourceColumn(alias, column, reads, ordered, collation, known.get(column.name))
         return columns
 
     def _derived(self, relation: Relation, name: str, clause: FromClause) -> str:
@@ -185,7 +192,7 @@ class FromClauses:
             raise NotExpressible(f"{side} {kind} JOIN".strip())
         called = join.this.this if isinstance(join.this, exp.Lateral) else None
         if isinstance(called, exp.Anonymous) and called.name == COPIES:
-            expressions = SparkExpressions(lambda column: resolve(column, (clause.bindings,)))
+            expressions = self.expressions((clause.bindings,))
             number = expressions.render(called.expressions[0]).sql
             return f" LATERAL VIEW explode(array_repeat(0, CAST({number} AS INT))) {self.alias()} AS x"
         item = self._item(join.this, scope, clause)
@@ -194,7 +201,7 @@ class FromClauses:
         condition = join.args.get("on")
         if condition is None:
             return f" CROSS JOIN {item}"
-        expressions = SparkExpressions(lambda column: resolve(column, (clause.bindings,)))
+        expressions = self.expressions((clause.bindings,))
         return f" {side or 'INNER'} JOIN {item} ON {expressions.boolean(condition)}"
 
 

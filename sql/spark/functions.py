@@ -10,12 +10,25 @@ from sqlglot import exp
 
 from sql.errors import NotExpressible
 from sql.spark import equality as equality
-from sql.spark.dates import epoch, where_finite, years_of
+from sql.spark.dates import epoch, infinite, local, where_finite, years_of, zoned
 from sql.spark.numbers.exact import decimal_of, failure, scale_of
 from sql.spark.protocol import Expressions, Rule
+from sql.spark.python.calls import call
 from sql.spark.python.intervals import INTERVAL, INTERVAL_FUNCTIONS, extracted
 from sql.spark.python.jsonb import JSONB_FUNCTIONS
-from sql.spark.types import DATE, FLOATS, INTEGER, TEXT, TIMESTAMP, SparkType, Typed, numeric
+from sql.spark.types import (
+    BOOLEAN,
+    DATE,
+    FLOATS,
+    INTEGER,
+    NUMERAL,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    SparkType,
+    Typed,
+    numeric,
+)
 from sql.spark.values import converted, unify
 
 # sqlglot's classes: PostgreSQL's function, and the parts that are its arguments, in order.
@@ -59,9 +72,9 @@ def _call(expressions: Expressions, name: str, nodes: Sequence[Any]) -> Typed:
         raise NotExpressible(f"function {name}")
     function = functions[0]
     rendered = [_argument(expressions, function, *pair) for pair in zip(function.arguments, nodes, strict=True)]
-    result = rendered[0].type if function.result in (equality.NUMBER, "text") else SparkType(function.result)
-    if function.result == "text" and not result.is_text:
-        result = TEXT
+    result = rendered[0].type if function.result == equality.NUMBER else SparkType(function.result)
+    if function.result == "text":
+        result = unify([value.type for value in rendered if value.type.name == "text"], name)
     display = rendered[0].display if function.result == equality.NUMBER else ""
     return Typed(function.spark.format(*(value.sql for value in rendered)), result, display)
 
@@ -153,7 +166,13 @@ def _sign(expressions: Expressions, node: exp.Sign) -> Typed:
 
 
 def _places(expressions: Expressions, node: Any, name: str) -> tuple[Typed, int]:
-    this, places = decimal_of(expressions.render(node.this)), node.args.get("decimals")
+    this, places = expressions.render(node.this), node.args.get("decimals")
+    if this.type == NUMERAL and name == "round" and (places is None or isinstance(places, exp.Literal)):
+        # However many digits it has that are not wanted.
+        type_ = numeric(ROUNDED_DIGITS, int(places.name) if places is not None else 0)
+        rounded = call("text_rounded", this.sql, f"CAST({type_.scale} AS INT)")
+        return Typed(f"CAST({rounded} AS {type_.spark})", type_), type_.scale
+    this = decimal_of(this)
     if this.type.name != "numeric" or not (places is None or (isinstance(places, exp.Literal) and places.is_int)):
         raise NotExpressible(f"{name} of {this.type.name}, or to places that are not a literal")
     return this, int(places.name) if places is not None else 0
@@ -200,8 +219,10 @@ def _extract(expressions: Expressions, node: exp.Extract) -> Typed:
     if this.type == INTERVAL and isinstance(named, exp.Var):
         return extracted(this, part)
     known = equality.EXTRACT_PARTS.get(part)
-    if part == "epoch" and isinstance(named, exp.Var) and this.type in (DATE, TIMESTAMP):
+    if part == "epoch" and isinstance(named, exp.Var) and this.type in (DATE, TIMESTAMP, TIMESTAMPTZ):
         return epoch(this)
+    if expressions.environment.utc:
+        this = local(this)
     if known is None or this.type not in (TIMESTAMP, DATE) or (this.type == DATE and part in equality.TIME_PARTS):
         raise NotExpressible(f"EXTRACT({part} FROM {this.type.name})")
     template, digits, scale = known
@@ -219,10 +240,34 @@ def _timestamptrunc(expressions: Expressions, node: exp.Expression) -> Typed:
     this, unit = expressions.render(node.this), node.args["unit"].unnest()
     while isinstance(unit, exp.Cast):
         unit = unit.this.unnest()
-    name = unit.name.lower()
-    if this.type != TIMESTAMP or name not in equality.TRUNCATIONS:
+    name, zone = unit.name.lower(), node.args.get("zone")
+    in_utc = this.type == TIMESTAMPTZ and (expressions.environment.utc if zone is None else is_utc(zone))
+    moment = local(this) if in_utc else this
+    if moment.type != TIMESTAMP or name not in equality.TRUNCATIONS:
         raise NotExpressible(f"date_trunc('{name}', {this.type.name})")
-    return Typed(where_finite(this, equality.TRUNCATIONS[name].format(this.sql)), TIMESTAMP)
+    truncated = Typed(where_finite(moment, equality.TRUNCATIONS[name].format(moment.sql)), TIMESTAMP)
+    return zoned(truncated) if in_utc else truncated
+
+
+def _at_time_zone(expressions: Expressions, node: exp.AtTimeZone) -> Typed:
+    this = expressions.render(node.this)
+    if this.type not in (TIMESTAMP, TIMESTAMPTZ) or not is_utc(node.args["zone"]):
+        raise NotExpressible(f"AT TIME ZONE of {this.type.name}, or of another zone than UTC")
+    return local(this) if this.type == TIMESTAMPTZ else zoned(this)
+
+
+def is_utc(zone: Any) -> bool:
+    """Whether a time zone is written as UTC."""
+    zone = zone.unnest()
+    literal = zone.this.unnest() if isinstance(zone, exp.Cast) else zone
+    return isinstance(literal, exp.Literal) and literal.is_string and literal.name.upper() == "UTC"
+
+
+def _isfinite(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
+    value = expressions.render(nodes[0])
+    if value.type not in (DATE, TIMESTAMP, TIMESTAMPTZ):
+        raise NotExpressible(f"isfinite of {value.type.name}")
+    return Typed(f"({value.sql} NOT IN ({infinite(value.type)}, {infinite(value.type, '-')}))", BOOLEAN)
 
 
 def _pad(expressions: Expressions, node: exp.Pad) -> Typed:
@@ -243,9 +288,10 @@ def _concat_ws(expressions: Expressions, node: exp.ConcatWs) -> Typed:
 
 def _texts(expressions: Expressions, nodes: Sequence[Any], name: str) -> list[Typed]:
     values = [expressions.render(node) for node in nodes]
-    values = [converted(value, TEXT) if value.type.is_number else value for value in values]
+    plain = [value.type.is_number or value.type in (DATE, TIMESTAMP) for value in values]
+    values = [converted(value, TEXT) if is_plain else value for value, is_plain in zip(values, plain, strict=True)]
     if any(value.type.name != "text" for value in values):
-        raise NotExpressible(f"function {name} of anything but text and numbers")
+        raise NotExpressible(f"function {name} of anything but text, numbers and dates")
     return values
 
 
@@ -284,10 +330,14 @@ def _nulls(are: str) -> OwnRule:
     return render
 
 
+ROUNDED_DIGITS = 20
+"""Before the point, of what is rounded of a numeric whose type says nothing: a larger one is an error."""
+
 OwnRule = Callable[[Expressions, Sequence[Any]], Typed]
 
 _OWN: Mapping[str, OwnRule] = {
     "make_date": _make_date,
+    "isfinite": _isfinite,
     "scale": _scale,
     "num_nulls": _nulls("NULL"),
     "num_nonnulls": _nulls("NOT NULL"),
@@ -315,6 +365,7 @@ FUNCTIONS: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {
     exp.Ceil: (_ceil, ("this",)),
     exp.Floor: (_floor, ("this",)),
     exp.Extract: (_extract, ("this", "expression")),
-    exp.TimestampTrunc: (_timestamptrunc, ("this", "unit")),
+    exp.TimestampTrunc: (_timestamptrunc, ("this", "unit", "zone")),
+    exp.AtTimeZone: (_at_time_zone, ("this", "zone")),
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""

@@ -13,7 +13,7 @@ from typing import Any
 from sqlglot import exp
 
 from sql.errors import NotExpressible
-from sql.spark.dates import infinite
+from sql.spark.dates import moment_text
 from sql.spark.numbers.exact import shown
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.types import DATE, NUMERAL, TEXT, TIMESTAMP, TIMESTAMPTZ, UNKNOWN, SparkType, Typed
@@ -93,11 +93,7 @@ def _element(value: Typed) -> str:
     if value.type.name == "text":
         return f"concat('\"', replace(replace({value.sql}, '\\\\', '\\\\\\\\'), '\"', '\\\\\"'), '\"')"
     if value.type in (DATE, TIMESTAMP, TIMESTAMPTZ):
-        text = f"CAST({value.sql} AS STRING)"
-        text = f"concat({text}, '+00')" if value.type == TIMESTAMPTZ else text
-        ends = (("", "infinity"), ("-", "-infinity"))
-        whens = " ".join(f"WHEN {value.sql} = {infinite(value.type, sign)} THEN '{name}'" for sign, name in ends)
-        return f"(CASE {whens} ELSE concat('\"', {text}, '\"') END)"
+        return f"concat('\"', {moment_text(value).sql}, '\"')"
     raise NotExpressible(f"array_agg of {'numeric' if value.type in (NUMERAL, UNKNOWN) else value.type.name}")
 
 

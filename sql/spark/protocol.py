@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sql.spark.numbers.exact import Layers
+from sql.spark.text.collations import Collations
 from sql.spark.types import Typed
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What values depend on beside rows: the database's ``collations``; ``utc``: that is the session's time zone."""
+
+    collations: Collations = field(default_factory=Collations)
+    utc: bool = False
 
 
 class Expressions(Protocol):
@@ -15,11 +25,16 @@ class Expressions(Protocol):
     clause: str
     """What follows an aggregate call: FILTER, OVER."""
 
+    environment: Environment
+
     def with_clause(self, clause: str) -> Expressions:
         """The same with another clause after aggregate calls."""
 
     def layered(self, what: str) -> Layers:
         """Where a division's steps go. Raises NotExpressible where there may be none."""
+
+    def once(self, sql: str) -> str:
+        """Part of a key or of an aggregate call, as something that Sail knows again where it stands more than once."""
 
     def render(self, node: Any) -> Typed:
         """The expression in Spark SQL. Raises NotExpressible."""

@@ -63,6 +63,8 @@ class SelectText:
     layers: Layers | None
     grouped: bool
     items: list[Typed] = field(default_factory=list)
+    before: dict[str, str] = field(default_factory=dict)
+    """What is computed before rows are grouped, and the aliases that it has then, as a column called x."""
     distinct: bool = False
     where: str = ""
     where_divides: bool = False
@@ -83,17 +85,21 @@ class SelectText:
         where = f" WHERE {self.where}" if self.where else ""
         grouping = (f" GROUP BY {self.keys}" if self.keys else "") + (f" HAVING {self.having}" if self.having else "")
         items = [named(n, value) for n, value in enumerate(self.items)] or ["TRUE AS c0"]
-        source = f" FROM {self.rows}" if self.rows else ""
+        source = self._source()
         if self.layers is None or not self.layers.steps:
             return f"{select} {', '.join(items)}{source}{where}{grouping}{self.ending}"
         alias = self.layers.alias
         if not self.grouped:
-            before, after = ("", where) if self.where_divides else (where, "")
-            inner = f"(SELECT {', '.join([f'{alias}.*', *self.layers.steps[0]])}{source}{before}) AS {alias}"
+            first, after = ("", where) if self.where_divides else (where, "")
+            inner = f"(SELECT {', '.join([f'{alias}.*', *self.layers.steps[0]])}{source}{first}) AS {alias}"
             return f"{select} {', '.join(items)} FROM {self.layers.around(inner)}{after}{self.ending}"
         within, above = self._around_groups(self.layers)
         inner = f"(SELECT {', '.join(within)}{source}{where}{grouping}) AS {alias}"
         return f"{select} {', '.join(above)} FROM {self.layers.around(inner)}{self.ending}"
+
+    def _source(self) -> str:
+        before = (f" LATERAL VIEW explode(array({sql})) {alias} AS x" for sql, alias in self.before.items())
+        return f" FROM {self.rows}{''.join(before)}" if self.rows else ""
 
     def _around_groups(self, layers: Layers) -> tuple[list[str], list[str]]:
         """What is computed with the groups, and the items around them: what divides aggregates is among these."""
@@ -128,6 +134,7 @@ class SourceColumn:
     column: Column
     reads: dict[str, None]
     binary_order: bool
+    collation: str
     known: SparkType | None = None
 
     def use(self) -> Typed:
@@ -136,6 +143,7 @@ class SourceColumn:
                 self.column.type,
                 equality_is_identity=self.column.equality_is_identity,
                 binary_order=self.binary_order,
+                collation=self.collation,
                 carrier=self.column.carrier,
             )
         except NotExpressible as reason:

@@ -7,7 +7,7 @@ differ in case only are one, lateral aliases) never matter. A table becomes the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +18,9 @@ from sql.canonical.written import read
 from sql.errors import NotExpressible
 from sql.operators.statement import Types
 from sql.spark.expressions import SparkExpressions
-from sql.spark.from_clause import FromClauses, Levels, Scope, SourceView, delta_view_name, resolve, view_name
+from sql.spark.from_clause import FromClauses, Levels, Scope, SourceView, delta_view_name, view_name
 from sql.spark.numbers.exact import Layers, shown
+from sql.spark.protocol import Environment
 from sql.spark.relations import (
     FromClause,
     Relation,
@@ -61,15 +62,13 @@ def render_spark(
     sources: Sequence[Source],
     output: Sequence[Column] = (),
     *,
-    binary_order: bool = False,
-    collated: Collection[tuple[int, str]] = (),
+    environment: Environment | None = None,
     total_orders: bool = True,
 ) -> SparkQuery:
     """Render a canonical query (PostgreSQL dialect, tables qualified) for Spark.
 
     ``output`` gives the columns' types where they are known, which are then checked against what was inferred.
-    ``binary_order``: the database compares text by its bytes (collation C), all columns but
-    those in ``collated`` (source oid and name), which have a collation of their own. ``total_orders``: no two rows that
+    ``environment`` is that of the session, of which nothing is known by default. ``total_orders``: no two rows that
     differ are peers in the ORDER BY of a LIMIT, as in all that the compiler writes. Raises NotExpressible.
 
     >>> orders = Source(7, "public", "orders", (Column("region", "text"), Column("amount", "integer")))
@@ -79,7 +78,7 @@ def render_spark(
     >>> spark.reads, [column.type for column in spark.columns]
     ({7: ('region', 'amount')}, ['text', 'bigint'])
     """
-    renderer = Renderer(sources, binary_order, frozenset(collated), total_orders=total_orders)
+    renderer = Renderer(sources, environment or Environment(), total_orders=total_orders)
     relation = renderer.given_out(renderer.query(understood(read(query), sources), {}))
     columns = relation.declared
     if output:
@@ -154,14 +153,13 @@ class Renderer:
     def __init__(
         self,
         sources: Sequence[Source],
-        binary_order: bool,
-        collated: frozenset[tuple[int, str]],
+        environment: Environment,
         deltas: Mapping[str, Source] | None = None,
         total_orders: bool = True,
         views: Mapping[int, SourceView] | None = None,
     ):
         self._total_orders = total_orders
-        self._from = FromClauses(sources, deltas or {}, binary_order, collated, self.query, views or {})
+        self._from = FromClauses(sources, deltas or {}, environment, self.query, views or {})
 
     @property
     def reads(self) -> dict[int, dict[str, None]]:
@@ -254,8 +252,12 @@ class Renderer:
         if any(item.find(exp.Window) for item in node.expressions):
             self._check_windows(grouped=grouped)
         layers = Layers(self._from.alias()) if grouped else Layers(clause.single) if clause.single else None
-        expressions = SparkExpressions(lambda column: resolve(column, levels), layers=layers)
+        expressions = self._from.expressions(levels, layers)
         select = SelectText(clause.sql, layers, grouped)
+        if grouped:
+            expressions = expressions.over_groups(lambda sql: self._before(select, sql))
+        keys = self._group_by(node, expressions, select)
+        expressions = expressions.with_keys(keys)
         names, texts = [], []
         for item in self._items(node, clause):
             select.items.append(expressions.render(item.unalias()))
@@ -269,10 +271,9 @@ class Renderer:
             conditional = expressions.with_queries(lambda query: self._exists(query, scope, levels))
             select.where = conditional.boolean(where.this)
             select.where_divides = layers is not None and layers.above(select.where) > 0
-        if group := node.args.get("group"):
-            select.keys = self._group_by(group, expressions)
         if having := node.args.get("having"):
-            select.having = SparkExpressions(lambda column: resolve(column, levels)).boolean(having.this)
+            plain = self._from.expressions(levels).with_keys(keys)
+            select.having = plain.over_groups(lambda sql: self._before(select, sql)).boolean(having.this)
         select.ending = self._ending(
             node,
             expressions,
@@ -280,6 +281,12 @@ class Renderer:
             select,
         )
         return Relation(select.text(), columns)
+
+    def _before(self, select: SelectText, sql: str) -> str:
+        """A column of what is grouped. Sail does not know a function in Python again."""
+        if sql not in select.before:
+            select.before[sql] = self._from.alias()
+        return f"{select.before[sql]}.x"
 
     def _check_windows(self, *, grouped: bool) -> None:
         if grouped:
@@ -346,9 +353,16 @@ class Renderer:
             ]
         return items
 
-    def _group_by(self, group: exp.Group, expressions: SparkExpressions) -> str:
+    def _group_by(
+        self, select: exp.Select, expressions: SparkExpressions, text: SelectText
+    ) -> list[tuple[exp.Expr, Typed]]:
+        """Write the keys. Returns those that are computed before."""
+        group = select.args.get("group")
+        if group is None:
+            return []
         refuse_parts(group, frozenset(("expressions",)))
         keys: list[str] = []
+        before: list[tuple[exp.Expr, Typed]] = []
         values = {node.sql("postgres") for node in group.expressions}
         looks = {looks_of(node) for node in group.expressions}
         for node in group.expressions:
@@ -357,12 +371,16 @@ class Renderer:
             if isinstance(node, exp.Literal):
                 raise NotExpressible("GROUP BY a position")
             key = expressions.render(node)
+            if (known := expressions.once(key.sql)) != key.sql:
+                key = replace(key, sql=known)
+                before.append((node.unnest(), key))
             keys.append(key.sql)
             if key.type.display is Display.KEPT and node.sql("postgres") in looks:
                 keys.append(key.display)
             else:
                 check_groupable(node.sql("postgres"), key.type)
-        return ", ".join(keys)
+        text.keys = ", ".join(keys)
+        return before
 
 
 def _sorted_by(key: exp.Expr, expressions: SparkExpressions, given: Mapping[str, int], select: SelectText) -> Typed:

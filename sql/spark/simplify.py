@@ -31,6 +31,7 @@ def simplified(query: exp.Expr) -> exp.Expr:
     ... )).sql("postgres"))
     SELECT CAST(x AS TEXT) AS x FROM a
     """
+    _without_synonyms(query)
     for case in list(query.find_all(exp.Case)):
         _without_padding(case)
     for select in list(query.find_all(exp.Select)):
@@ -94,6 +95,13 @@ def _without_looks(select: exp.Select) -> None:
         by = window.args.get("partition_by") or []
         texts = {key.sql("postgres") for key in by}
         window.set("partition_by", [key for key in by if looks_of(key) not in texts])
+
+
+def _without_synonyms(query: exp.Expr) -> None:
+    """`every` is `bool_and`."""
+    for call in list(query.find_all(exp.Anonymous)):
+        if call.name.lower() == "every" and not isinstance(call.parent, exp.Dot):
+            call.replace(exp.LogicalAnd(this=call.expressions[0]))
 
 
 def looks_of(key: Any) -> str:

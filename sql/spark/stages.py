@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sql.base.columns import Source
 from sql.compile.compiled import RemotePlan
 from sql.operators.captured_changes import delta_name
+from sql.spark.protocol import Environment
 from sql.spark.relations import Relation
 from sql.spark.render import Renderer, SparkQuery, delta_view_name, typed, understood
 
@@ -45,8 +46,7 @@ def render_stages(
     changed: Collection[int],
     *,
     prefix: str = "",
-    binary_order: bool = False,
-    collated: Collection[tuple[int, str]] = (),
+    environment: Environment | None = None,
 ) -> SparkStages:
     """Render what Spark computes of a differential refresh; see `render_spark` for the other arguments.
 
@@ -54,7 +54,7 @@ def render_stages(
     expressions of ``refresh``. Raises NotExpressible.
     """
     deltas = {delta_name(source.oid).strip('"'): source for source in sources if source.oid in changed}
-    renderer = Renderer(sources, binary_order, frozenset(collated), deltas)
+    renderer = Renderer(sources, environment or Environment(), deltas)
     scope: dict[str, Relation] = {}
     for name, query in refresh.views:
         relation = renderer.query(understood(query, sources), scope)

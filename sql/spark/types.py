@@ -13,6 +13,7 @@ from enum import Enum
 
 from sql.base.columns import ENUM
 from sql.errors import NotExpressible
+from sql.spark.text.collations import DEFAULT
 
 MAX_PRECISION = 38
 """Digits of Spark's widest decimal."""
@@ -41,8 +42,8 @@ class SparkType:
     ``name`` is PostgreSQL's, without modifier. Of a numeric, ``precision`` bounds the digits, ``scale`` those after the
     point; of a ``character``, whose values are without their trailing blanks, ``precision`` is the length, 0 if there
     is none. ``ordered`` is false where `<` may differ (text under a collation other than C), ``equatable`` where `=`
-    may. ``enum``: its values are labels of the enum of that name. ``unknown`` marks a NULL or a literal without a type,
-    ``numeral`` a numeric written as text.
+    may. ``collation`` is that of text (`sql.spark.text.collations`). ``enum``: its values are labels of the enum of
+    that name. ``unknown`` marks a NULL or a literal without a type, ``numeral`` a numeric written as text.
     """
 
     name: str
@@ -53,6 +54,7 @@ class SparkType:
     groupable: bool = True
     display: Display = Display.FIXED
     enum: bool = False
+    collation: str = DEFAULT
 
     @property
     def is_integer(self) -> bool:
@@ -186,12 +188,17 @@ def numeric(digits: int, scale: int, display: Display = Display.FIXED) -> SparkT
 
 
 def column_type(
-    declared: str, *, equality_is_identity: bool = True, binary_order: bool = False, carrier: str = ""
+    declared: str,
+    *,
+    equality_is_identity: bool = True,
+    binary_order: bool = False,
+    collation: str = DEFAULT,
+    carrier: str = "",
 ) -> SparkType:
     """The type of a column from its `format_type` text. Raises NotExpressible if the type is not carried exactly.
 
     ``carrier`` is that of the column (`Column.carrier`). ``equality_is_identity``: `=` implies the same bytes
-    (text under a deterministic collation). ``binary_order``: text is compared by its UTF-8 bytes (collation C).
+    (text under a deterministic collation). ``binary_order``: its ``collation`` compares UTF-8 bytes.
 
     >>> column_type("numeric(12,2)").spark, column_type("character(25)").precision
     ('DECIMAL(12, 2)', 25)
@@ -208,7 +215,15 @@ def column_type(
         column_type(declared.removesuffix("[]"))
         return SparkType(declared, equatable=False, ordered=False, groupable=False)
     result = _by_name(declared)
-    return _compared(result, equality_is_identity, binary_order) if result.is_text else result
+    if not result.is_text:
+        return result
+    return replace(
+        result,
+        equatable=equality_is_identity,
+        ordered=equality_is_identity and binary_order,
+        groupable=equality_is_identity,
+        collation=collation,
+    )
 
 
 def _by_name(declared: str) -> SparkType:
@@ -230,16 +245,6 @@ def _by_name(declared: str) -> SparkType:
         # Minus zero equals zero, but looks different: which of them stands for a group is chance.
         return SparkType(name, groupable=False)
     return SparkType(name, int(found[2] or 0) if name == "character" else 0)
-
-
-def _compared(text: SparkType, equality_is_identity: bool, binary_order: bool) -> SparkType:
-    """A type of text under a collation."""
-    return replace(
-        text,
-        equatable=equality_is_identity,
-        ordered=equality_is_identity and binary_order,
-        groupable=equality_is_identity,
-    )
 
 
 def base_type(declared: str) -> str:

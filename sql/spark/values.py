@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import datetime
-import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
 from sql.errors import NotExpressible
 from sql.spark import equality as equality
-from sql.spark.dates import infinite, parse_interval
+from sql.spark.dates import infinite, moment_text, parse_interval
 from sql.spark.numbers.exact import decimal_of, opaque, scale_of, shown
 from sql.spark.python.calls import call
-from sql.spark.types import NUMERAL, TEXT, UNKNOWN, Display, SparkType, Typed, numeric
+from sql.spark.python.jsonb_values import is_written
+from sql.spark.text.collations import common
+from sql.spark.types import DATE, FLOATS, NUMERAL, TEXT, TIMESTAMP, UNKNOWN, Display, SparkType, Typed, numeric
 
 __all__ = [
     "Typed",
@@ -42,9 +43,6 @@ def identifier(name: str) -> str:
     """A quoted name of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
-
-_SIMPLE_JSONB = re.compile(r'\{\}|\[\]|null|true|false|0|-?[1-9][0-9]*|"[^"\\\x00-\x1f]*"')
-"""Literals of which it is plain that PostgreSQL writes them so."""
 
 _WHOLE = ("smallint", "integer", "bigint")
 _ENDLESS = ("date", "timestamp without time zone", "timestamp with time zone")
@@ -101,6 +99,7 @@ def _of_one_name(known: Sequence[SparkType], what: str) -> SparkType:
         equatable=all(t.equatable for t in known),
         ordered=all(t.ordered for t in known),
         groupable=all(t.groupable for t in known),
+        collation=common(t.collation for t in known),
     )
 
 
@@ -129,14 +128,17 @@ def _as_text(inner: Typed, target: SparkType) -> Typed | None:
     target = target if source.is_text else replace(target, ordered=False)
     if source.enum or source == NUMERAL:
         return Typed(inner.sql, target)
+    if source in (DATE, TIMESTAMP):
+        return replace(moment_text(inner), type=target)
     return Typed(shown(inner), target) if source.name == "numeric" else None
 
 
 def _cast(inner: Typed, target: SparkType) -> str:
     """A cast by the list."""
     source = inner.type
-    if source.name in ("text", "jsonb") and target.is_number and (source.name, target.name) not in equality.CASTS:
-        text = inner.sql if source.name == "text" else call("jsonb_number", inner.sql)
+    written = source.name in ("text", "jsonb") or (source.name in FLOATS and target.name == "numeric")
+    if written and target.is_number and (source.name, target.name) not in equality.CASTS:
+        text = inner.sql if source.name == "text" else numeral(inner).sql
         return opaque(f"CAST({call('text_rounded', text, str(target.scale))} AS {target.spark})")
     template = equality.CASTS.get((source.name, target.name))
     if template is None:
@@ -145,7 +147,10 @@ def _cast(inner: Typed, target: SparkType) -> str:
 
 
 def numeral(value: Typed) -> Typed:
-    """Text or jsonb as a numeric of any number of digits. Raises NotExpressible."""
+    """Text, jsonb or a floating point number as a numeric of any number of digits. Raises NotExpressible."""
+    if value.type.name in FLOATS:
+        digits = {"real": 6, "double precision": 15}[value.type.name]
+        return Typed(call("float_numeric", f"CAST({value.sql} AS DOUBLE)", f"CAST({digits} AS INT)"), NUMERAL)
     if value.type.name not in ("text", "jsonb"):
         raise NotExpressible(f"cast from {value.type.name} to numeric")
     name = "text_numeric" if value.type.name == "text" else "jsonb_number"
@@ -193,7 +198,7 @@ def constant(text: str, target: SparkType, has_modifier: bool) -> Typed:
 
 def _written(text: str, target: SparkType) -> Typed:
     """A literal that Spark reads as PostgreSQL does, or not at all."""
-    if target.is_text or (target.name == "jsonb" and _SIMPLE_JSONB.fullmatch(text)):
+    if target.is_text or (target.name == "jsonb" and is_written(text)):
         return Typed(string(text), target)
     if target.name == "interval":
         parse_interval(text)

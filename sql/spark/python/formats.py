@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from sqlglot import exp
 
 from sql.errors import NotExpressible
+from sql.spark.dates import local, zoned
 from sql.spark.numbers.exact import decimal_of
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.python import date_formats, number_formats
@@ -25,14 +26,18 @@ _SHOWN = replace(TEXT, ordered=False)
 def _to_char(expressions: Expressions, node: exp.TimeToStr) -> Typed:
     pattern = _pattern(node.args["format"])
     of_date = _date_as_moment(expressions, node.this)
+    utc = expressions.environment.utc
+    if of_date is not None and utc and _has_time(pattern):
+        of_date = zoned(of_date)
     value = of_date or expressions.render(node.this)
+    value = local(value) if utc else value
     if value.type.is_number or value.type == NUMERAL:
         _check(number_formats.checked, pattern)
         text = value if value.type == NUMERAL else converted(value, TEXT)
         return Typed(call("number_shown", text.sql, string(pattern)), _SHOWN)
     if value.type in (DATE, TIMESTAMP):
         times = _has_time(pattern)
-        if of_date is not None and times:
+        if value.type == DATE and times:
             raise NotExpressible("to_char of a date with a time, which depends on the session's time zone")
         name = "date_shown" if value.type == DATE else "timestamp_shown"
         return Typed(call(name, value.sql, string(pattern)), _SHOWN)

@@ -6,6 +6,7 @@ Moments are microseconds since 1970-01-01. Nothing here uses anything else of th
 import calendar
 import datetime
 import re
+from fractions import Fraction
 
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
@@ -93,6 +94,54 @@ def span(text: str) -> str:
     """
     months, days, micros = _parts(text)
     return str((months * 30 + days) * _DAY + micros)
+
+
+def part(text: str, name: str) -> str:
+    """What is kept of an interval: its months, days or microseconds."""
+    return str(dict(zip(("months", "days", "micros"), _parts(text), strict=True))[name])
+
+
+def _checked(months: int, days: int, micros: int) -> str:
+    if max(abs(months), abs(days)) >= 1 << 31 or abs(micros) >= 1 << 63:
+        raise ValueError("interval out of range")
+    return _written(months, days, micros)
+
+
+def total(months: str, days: str, micros: str) -> str:
+    """`sum` of intervals, whose parts add up to these.
+
+    >>> total("1", "-40", "3600000000")
+    '1 mons -40 days 01:00:00.000000'
+    """
+    return _checked(int(months), int(days), int(micros))
+
+
+def average(months: str, days: str, micros: str, count: int) -> str:
+    """`avg` of so many intervals, whose parts add up to these: interval_div (timestamp.c), floating point as there.
+
+    >>> average("1", "1", "0", 2)
+    '0 mons 15 days 12:00:00.000000'
+    """
+    total(months, days, micros)
+    number = float(count)
+    by_months, by_days, by_micros = (float(int(part)) / number for part in (months, days, micros))
+    month, day = int(by_months), int(by_days)
+    rest_days = _to_micros((by_months - month) * 30)
+    rest_seconds = _to_micros((by_days - day + rest_days - int(rest_days)) * 86_400)
+    if abs(rest_seconds) >= 86_400:
+        day += int(rest_seconds / 86_400)
+        rest_seconds -= int(rest_seconds / 86_400) * 86_400
+    day += int(rest_days)
+    # Some processors multiply and add at once, with one rounding instead of two.
+    micro = round(by_micros + rest_seconds * 1e6)
+    if micro != round(float(Fraction(by_micros) + Fraction(rest_seconds) * _SECOND)):
+        raise ValueError("an average of intervals that depends on the processor")
+    return _checked(month, day, micro)
+
+
+def _to_micros(number: float) -> float:
+    """Rounded to so many places."""
+    return round(number * 1e6) / 1e6
 
 
 def _divided(number: int, by: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from sqlglot import exp
 
 from sql.errors import NotExpressible
+from sql.spark.dates import local
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.python import interval_values
 from sql.spark.python.calls import call
@@ -34,6 +35,13 @@ def compared(value: Typed) -> Typed:
     return Typed(f"CAST({call('interval_span', value.sql)} AS {type_.spark})", type_)
 
 
+def totals(expressions: Expressions, value: Typed) -> list[str]:
+    """The sums of the parts of intervals, as texts."""
+    calls = (call("interval_part", value.sql, string(name)) for name in ("months", "days", "micros"))
+    parts = (expressions.once(each) for each in calls)
+    return [f"CAST(sum(CAST({part} AS DECIMAL(20, 0))){expressions.clause} AS STRING)" for part in parts]
+
+
 def extracted(value: Typed, part: str) -> Typed:
     """A field of an interval. Raises NotExpressible."""
     if part not in _FIELDS:
@@ -44,8 +52,10 @@ def extracted(value: Typed, part: str) -> Typed:
 
 def _age(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
     values = [expressions.render(node) for node in nodes]
+    if expressions.environment.utc:
+        values = [local(value) for value in values]
     if [value.type for value in values] != [TIMESTAMP, TIMESTAMP]:
-        raise NotExpressible("age of anything but two timestamps without time zone")
+        raise NotExpressible("age of anything but two timestamps")
     return Typed(call("interval_age", *(value.sql for value in values)), INTERVAL)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +54,8 @@ def _extract(expressions: Expressions, node: exp.Expression) -> Typed:
     found = expressions.render(key)
     if found.type == UNKNOWN or not (found.type.name == "text" or found.type.is_integer):
         raise NotExpressible(f"-> or ->> with {found.type.name}")
+    if type_.is_text:
+        type_ = replace(type_, collation=found.type.collation)
     return Typed(call(by_key if found.type.name == "text" else by_index, value.sql, found.sql), type_)
 
 
@@ -75,6 +77,17 @@ def _has_keys(expressions: Expressions, node: exp.Expression) -> Typed:
     return Typed(call(_BY_KEYS[type(node)], value.sql, _listed(node.expression, "?| or ?&")), BOOLEAN)
 
 
+def _contains(expressions: Expressions, node: exp.Expression) -> Typed:
+    values = [_value(expressions, each, "@> or <@") for each in (node.this, node.expression)]
+    whole, part = values if isinstance(node, exp.ArrayContainsAll) else values[::-1]
+    return Typed(call("jsonb_contains", whole.sql, part.sql), BOOLEAN)
+
+
+def same_look(value: Typed) -> Typed:
+    """What jsonb is compared for equality by, as text."""
+    return Typed(call("jsonb_normal", value.sql), replace(TEXT, ordered=False))
+
+
 def _listed(node: Any, what: str) -> str:
     """A literal array of text, as a literal of JSON. Raises NotExpressible."""
     node = node.unnest()
@@ -92,6 +105,16 @@ def _listed(node: Any, what: str) -> str:
     return string(json.dumps(elements))
 
 
+def _path_function(name: str, type_: SparkType) -> Callable[[Expressions, Sequence[Any]], Typed]:
+    def render(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
+        if len(nodes) != 2 or not isinstance(nodes[1], exp.Variadic):
+            raise NotExpressible("jsonb_extract_path with anything but literals")
+        value = _value(expressions, nodes[0], "jsonb_extract_path")
+        return Typed(call(name, value.sql, _listed(nodes[1].this, "jsonb_extract_path")), type_)
+
+    return render
+
+
 def _typeof(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
     value = _value(expressions, nodes[0], "jsonb_typeof")
     return Typed(call("jsonb_kind", value.sql), _SHOWN)
@@ -106,9 +129,16 @@ JSONB_RULES: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {
     **{kind: (_extract, ("this", "expression", "only_json_types")) for kind in _BY_KEY},
     **{kind: (_extract_path, ("this", "expression")) for kind in _BY_PATH},
     **{kind: (_has_keys, ("this", "expression")) for kind in _BY_KEYS},
+    exp.ArrayContainsAll: (_contains, ("this", "expression")),
+    exp.ArrayContainedBy: (_contains, ("this", "expression")),
     exp.JSONBContainsTopKey: (_has_key, ("this", "expression")),
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""
 
-JSONB_FUNCTIONS = {"jsonb_typeof": _typeof, "jsonb_array_length": _array_length}
+JSONB_FUNCTIONS: Mapping[str, Callable[[Expressions, Sequence[Any]], Typed]] = {
+    "jsonb_typeof": _typeof,
+    "jsonb_array_length": _array_length,
+    "jsonb_extract_path": _path_function("jsonb_path", JSONB),
+    "jsonb_extract_path_text": _path_function("jsonb_path_text", _SHOWN),
+}
 """By PostgreSQL's names."""

@@ -7,9 +7,12 @@ a piece of the text of the whole. Nothing here uses anything else of this progra
 import json
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 _KINDS = {"{": "object", "[": "array", '"': "string", "t": "boolean", "f": "boolean", "n": "null"}
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9]+\.[0-9]+')
+_NUMBER = re.compile(r"-?[1-9][0-9]*(?:\.[0-9]+)?|0(?:\.[0-9]+)?|-0\.[0-9]*[1-9][0-9]*")
 _INDEX = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")
 
 
@@ -140,17 +143,77 @@ def length(text: str) -> int:
     return len(_elements(text))
 
 
-def number(text: str) -> str | None:
-    """`jsonb::numeric` as text. Raises ValueError, where PostgreSQL has an error."""
-    if text == "null":
-        return None
+def number(text: str) -> str:
+    """`jsonb::numeric` as text. Raises ValueError, where PostgreSQL has an error, before version 18 for null, too."""
     if kind(text) != "number":
         raise ValueError("cannot cast jsonb to a number")
     return text
 
 
-def boolean(text: str) -> bool | None:
-    """`jsonb::boolean`. Raises ValueError, where PostgreSQL has an error."""
-    if text in ("null", "true", "false"):
-        return None if text == "null" else text == "true"
+def boolean(text: str) -> bool:
+    """`jsonb::boolean`. Raises ValueError, where PostgreSQL has an error, before version 18 for null, too."""
+    if text in ("true", "false"):
+        return text == "true"
     raise ValueError("cannot cast jsonb to boolean")
+
+
+def normal(text: str) -> str:
+    """A text that equal values have in common: numbers without the zeros that they may end in.
+
+    >>> normal('{"1.0": [1.0, 2.50, 100, "1.0"]}')
+    '{"1.0": [1, 2.5, 100, "1.0"]}'
+    """
+    return _TOKEN.sub(lambda found: found[0] if found[0][0] == '"' else found[0].rstrip("0").rstrip("."), text)
+
+
+def contains(whole: str, part: str) -> bool:
+    """`jsonb @> jsonb`.
+
+    >>> contains('{"a": [1.0, [2, 3]], "b": 5}', '{"a": [[3], 1]}'), contains("[1, true]", "true"), contains("1", "[1]")
+    (True, True, False)
+    """
+    one, other = (json.loads(text, parse_int=Decimal, parse_float=Decimal) for text in (whole, part))
+    if isinstance(one, list) and not isinstance(other, (dict, list)):
+        other = [other]
+    return _contains(one, other)
+
+
+def _contains(whole: Any, part: Any) -> bool:
+    # True equals 1 in Python.
+    if type(whole) is not type(part):
+        return False
+    if isinstance(part, dict):
+        return all(key in whole and _contains(whole[key], value) for key, value in part.items())
+    if isinstance(part, list):
+        return all(any(_contains(each, wanted) for each in whole) for wanted in part)
+    return bool(whole == part)
+
+
+def is_written(text: str) -> bool:
+    """Whether this is how PostgreSQL writes the value.
+
+    >>> is_written('{"b": [0.50, null], "aa": "\\\\n"}'), is_written('{"aa": 1, "b": 2}'), is_written("1e3")
+    (True, False, False)
+    """
+
+    def number(text: str) -> Any:
+        if not _NUMBER.fullmatch(text):
+            raise ValueError(text)
+        return Decimal(text)
+
+    try:
+        value = json.loads(text, parse_int=number, parse_float=number, parse_constant=number, object_pairs_hook=tuple)
+        return _written(value) == text
+    except (ValueError, RecursionError):
+        return False
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        keys = [key.encode() for key, _ in value]
+        if keys != sorted({*keys}, key=lambda key: (len(key), key)):
+            raise ValueError("keys in another order")
+        return "{" + ", ".join(f"{_written(key)}: {_written(member)}" for key, member in value) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_written, value)) + "]"
+    return f"{value:f}" if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)

@@ -37,6 +37,22 @@ def _digits(text: str) -> tuple[str, str, str]:
     return ("-" if sign == "-" and (whole + fraction).strip("0") else ""), whole, fraction
 
 
+def initcap(text: str) -> str:
+    """`initcap` under collation C, which knows the letters and digits of ASCII.
+
+    >>> initcap("o'NEIL été_x 1st")
+    "O'Neil éTé_X 1st"
+    """
+    return re.sub("[A-Za-z0-9]+", lambda word: word[0][0].upper() + word[0][1:].lower(), text)
+
+
+def initcap_of_ascii(text: str) -> str:
+    """`initcap` of text in ASCII, under whichever collation changes ASCII as C does."""
+    if not text.isascii():
+        raise ValueError("initcap of what is not ASCII, under a collation other than C")
+    return initcap(text)
+
+
 def numeric(text: str) -> str:
     """`text::numeric`, as PostgreSQL writes it.
 
@@ -59,6 +75,17 @@ def rounded(text: str, scale: int) -> str:
     digits = str(number).rjust(scale + 1, "0")
     sign = sign if number else ""
     return f"{sign}{digits[:-scale]}.{digits[-scale:]}" if scale else sign + digits
+
+
+def float_numeric(value: float, digits: int) -> str:
+    """`double precision::numeric` as text; of `real`, 6 digits count instead of 15.
+
+    >>> float_numeric(0.1 + 0.2, 15), float_numeric(1e20, 15), float_numeric(1 / 3, 6), float_numeric(-1.5e-7, 15)
+    ('0.3', '100000000000000000000', '0.333333', '-0.00000015')
+    """
+    if value != value or value in (float("inf"), float("-inf")):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return numeric(f"{value:.{digits}g}")
 
 
 def boolean(text: str) -> bool:

@@ -59,7 +59,7 @@ STREAM_TABLES = {
     "top": 'SELECT id, amount FROM "Order Lines" ORDER BY id DESC LIMIT 3',
     "latest": """SELECT customer, id, row_number() OVER (PARTITION BY customer ORDER BY id DESC) AS place
                  FROM "Order Lines" """,
-    "loud": "SELECT id, upper(name) AS name FROM customer",
+    "loud": "SELECT id, normalize(name) AS name FROM customer",
     "after_loud": "SELECT count(*) AS n, max(id) AS most FROM loud",
 }
 
@@ -97,10 +97,10 @@ def test_project_has_a_dataset_for_each_stream_table_and_source(db: Database, tm
 
     done = export(db, "--output", tmp_path / "project")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1] == "not exported: public.loud: function upper"
+    assert done.stderr.splitlines()[-1] == "not exported: public.loud: function normalize"
     project = tmp_path / "project"
     assert {path.stem for path in project.glob("transformations/*.sql")} == {*STREAM_TABLES} - {"loud"}
-    assert "- public.loud: function upper" in (project / "README.md").read_text()
+    assert "- public.loud: function normalize" in (project / "README.md").read_text()
     spec = load_pipeline_spec(project / "spark-pipeline.yml")
     assert spec.configuration["spark.sql.ansi.enabled"] == "true"
     registry = Registry()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from random import Random
@@ -25,6 +26,10 @@ COLUMNS = (
     "upper_hex text",
     "day_text text",
     "moment_text text",
+    "name text",
+    "j2 jsonb",
+    "tz timestamptz",
+    "x float8",
 )
 
 _LETTERS = "abcxyzABCXYZ  019_-.,;'\"\\{}\t\né\u00df\u0131\u0130\u0149\u03a3\u03c3\u03c2\u01c5\U0001f600\U00010400"
@@ -32,6 +37,15 @@ _LETTERS = "abcxyzABCXYZ  019_-.,;'\"\\{}\t\né\u00df\u0131\u0130\u0149\u03a3\u0
 
 def _word(random: Random) -> str:
     return "".join(random.choice(_LETTERS) for _ in range(random.choice((0, 1, 2, 3, 5, 12))))
+
+
+_CASED = [chr(n) for n in range(0x1F000) if chr(n).swapcase() != chr(n)]
+"""Whatever Python's Unicode has cases for: ASCII is far more frequent below."""
+
+
+def _name(random: Random) -> str:
+    letters = random.choice((_LETTERS, "abc XYZ_9'", _CASED, _CASED))
+    return "".join(random.choice(letters) for _ in range(random.choice((0, 1, 2, 5, 20))))
 
 
 def _number(random: Random) -> str:
@@ -43,6 +57,13 @@ def _free(random: Random) -> str:
     """A number with as many digits after the point as it is written with."""
     fraction = "".join(random.choice("0005179") for _ in range(random.choice((0, 0, 1, 2, 2, 4, 10))))
     return f"{random.choice(('', '-'))}{random.randrange(10 ** random.choice((1, 3, 7)))}.{fraction}"
+
+
+def _float(random: Random) -> str:
+    """A floating point number as written, near a tie of rounding now and then."""
+    if random.random() < 0.5:
+        return f"{random.choice(('', '-'))}{random.randrange(10**4)}.{random.choice(('005', '125', '5', '0049999'))}"
+    return repr(random.choice((-1, 1)) * random.random() * 10.0 ** random.randrange(-12, 15))
 
 
 def _day(random: Random) -> date:
@@ -71,9 +92,26 @@ def _document(random: Random, depth: int) -> Any:
     return {key: _document(random, depth - 1) for key in keys if random.random() < 0.5}
 
 
+def _like(random: Random, document: Any) -> str:
+    """A value that is equal to one of JSON, or has something in common with it."""
+    text = json.dumps(_part(random, document))
+    return re.sub(r"\b([0-9]+\.[0-9])(?=[],} ]|$)", r"\g<1>00", re.sub(r"\b1(?=[],}]|$)", "1.00", text))
+
+
+def _part(random: Random, document: Any) -> Any:
+    if random.random() < 0.3:
+        return document
+    if isinstance(document, dict):
+        return {key: _part(random, value) for key, value in document.items() if random.random() < 0.6}
+    if isinstance(document, list) and document:
+        chosen = [_part(random, random.choice(document)) for _ in range(random.randrange(3))]
+        return chosen[0] if len(chosen) == 1 and random.random() < 0.3 else chosen
+    return document
+
+
 def rows() -> Iterator[tuple[str | None, ...]]:
     """Values as text, the same each time; one in twelve is NULL."""
-    random = Random(2)
+    random, other = Random(2), Random(3)
     for k in range(ROWS):
         values = (
             str(random.randrange(200)),
@@ -84,10 +122,14 @@ def rows() -> Iterator[tuple[str | None, ...]]:
             str(_day(random)),
             str(_moment(random)),
             str(_moment(random)),
-            json.dumps(_document(random, 3), ensure_ascii=random.random() < 0.5),
+            json.dumps(document := _document(random, 3), ensure_ascii=random.random() < 0.5),
             str(UUID(int=random.getrandbits(128))).upper(),
             random.choice((str(_day(random)), "infinity", "-infinity")),
             _moment(random, year=1000).isoformat(random.choice(" T")),
+            _name(other),
+            _like(other, document),
+            f"{_moment(other)}+00",
+            _float(other),
         )
         yield (str(k), *(None if random.random() < 1 / 12 else value for value in values))
 
@@ -116,6 +158,21 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "j #>> ARRAY['a b'::text, '-1'::text]",
         "j #>> '{}'::text[]",
         "j ? 'a'::text",
+        "j = j2",
+        "j <> (j2 -> 'a'::text)",
+        "j IS DISTINCT FROM j2",
+        "(j -> 'a'::text) = (j2 -> 'a'::text)",
+        "(j -> 'a'::text) IS NOT DISTINCT FROM '1'::jsonb",
+        'j = \'{"a": 1.5, "b": []}\'::jsonb',
+        "j @> j2",
+        "j <@ j2",
+        "j @> (j2 -> 'a'::text)",
+        "j @> '{\"a\": 100}'::jsonb",
+        "j @> '[true]'::jsonb",
+        "(j -> 'a'::text) @> '1'::jsonb",
+        "(j -> 'b'::text) <@ '[1.0, [], {}, \"x\", null, [0.50], {\"a\": 100}]'::jsonb",
+        "jsonb_extract_path_text(j, 'a'::text, '0'::text)",
+        "jsonb_extract_path(j, 'b'::text)",
         "j ? w",
         "j ?| ARRAY['a'::text, 'b'::text]",
         "j ?& '{a,b}'::text[]",
@@ -129,7 +186,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "(CASE WHEN jsonb_typeof(j -> 'a'::text) = 'number'::text THEN j -> 'a'::text ELSE NULL::jsonb END)::numeric",
         "(CASE WHEN jsonb_typeof(j -> 'b'::text) = 'boolean'::text THEN j -> 'b'::text ELSE NULL::jsonb END)::boolean",
         "(CASE WHEN length(j ->> 'a'::text) < 8 AND jsonb_typeof(j -> 'a'::text) = 'number'::text"
-        " THEN j -> 'a'::text ELSE 'null'::jsonb END)::integer",
+        " THEN j -> 'a'::text ELSE '7'::jsonb END)::integer",
         "(CASE WHEN length(j ->> 'a'::text) < 8 AND jsonb_typeof(j -> 'a'::text) = 'number'::text"
         " THEN j ->> 'a'::text ELSE '1e-2'::text END)::numeric(12,1)",
     ),
@@ -147,6 +204,79 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         *(f"to_char(q, '{pattern}'::text)" for pattern in NUMBERS),
         *(f"to_char(m, '{pattern}'::text)" for pattern in NUMBERS[::3]),
         "to_char((q::text || 'e-4'::text)::numeric, 'FM9,990.09999'::text)",
+    ),
+    "cases": (
+        "upper(w)",
+        "lower(w)",
+        "initcap(w)",
+        "upper(name)",
+        "lower(name)",
+        "initcap(CASE WHEN octet_length(name) = length(name) THEN name ELSE NULL::text END)",
+        "upper(lower(name))",
+        "upper(COALESCE(name, w))",
+        "lower(name || w)",
+        "upper(\"left\"(name, 3) || (q::text || 'é'::text))",
+        "lower(j ->> 'a'::text)",
+        "upper(j ->> w)",
+        "name ~~* '%a%'::text",
+        "name !~~* '_B%'::text",
+        "name ~~* '%É%'::text",
+        "w ~~* '%É%'::text",
+        "w ~~* 'x%'::text",
+        "name ~* 'a[x-z ]|c{2}'::text",
+        "name ~* '^[^a-y]'::text",
+        "w ~* '(b|Y).?[0-z]$'::text",
+        "w !~* 'k'::text",
+    ),
+    "UTC": (
+        "tz AT TIME ZONE 'UTC'::text",
+        "ts AT TIME ZONE 'utc'::text",
+        "date_trunc('month'::text, d::timestamptz)",
+        "date_trunc('week'::text, d::timestamptz)::date",
+        "date_trunc('hour'::text, tz)",
+        "date_trunc('quarter'::text, tz, 'UTC'::text)",
+        "EXTRACT(epoch FROM tz)",
+        "EXTRACT(year FROM tz)",
+        "EXTRACT(hour FROM tz)",
+        "EXTRACT(second FROM tz)",
+        "date_part('isodow'::text, tz)",
+        "tz::date",
+        "tz::timestamp",
+        "tz::text",
+        "ts::timestamptz",
+        "ts::text",
+        "d::text",
+        "day_text::date::text || w",
+        "w || ts",
+        "w || (m > 0)",
+        "concat(d, w, ts)",
+        "to_char(tz, 'YYYY-MM-DD HH24:MI:SS.US'::text)",
+        "to_char(d::timestamptz, 'YYYY-MM HH24'::text)",
+        "tz + '1 mon 2 days 03:04:05'::interval > '2020-01-01 00:00:00+00'::timestamptz",
+        "tz - '1 day'::interval < '2020-01-01 00:00:00+00'::timestamptz",
+        "tz > d",
+        "ts <= tz",
+        "tz = (d + '01:00:00'::interval)",
+        "age(d::timestamptz, ts::date::timestamptz)",
+        "age(tz, ts::timestamptz)",
+        "EXTRACT(day FROM tz - d::timestamptz)",
+        "isfinite(d)",
+        "isfinite(day_text::date)",
+    ),
+    "floats": (
+        "x::numeric",
+        "x::numeric(30,3)",
+        "(x / 7::double precision)::numeric",
+        "round(x::numeric, 2)",
+        "round((x / 3::double precision)::numeric, 4)",
+        "round(free, 2)",
+        "round(free)",
+        "q::double precision",
+        "q::double precision / 7::double precision",
+        "(q / 3.0)::double precision",
+        "(q * 123456789.987654)::double precision",
+        "free::double precision",
+        "x > q::double precision",
     ),
     "intervals": (
         "ts - '2020-06-15 12:34:56.789'::timestamp",
@@ -226,6 +356,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 }
 
 AGGREGATES = (
+    "sum(ts - ts2)",
+    "avg(ts - ts2)",
+    "avg(age(ts, ts2))",
+    "avg(age(ts, ts2)) FILTER (WHERE m > 0)",
+    "sum(age(d::timestamp, ts2)) FILTER (WHERE m > 0)",
+    "EXTRACT(epoch FROM avg(ts - ts2))",
     "sum(free)",
     "avg(free)",
     "sum(free * 0.25) FILTER (WHERE free > 0)",

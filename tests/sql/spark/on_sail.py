@@ -18,8 +18,10 @@ from sql import Source
 from sql.base.columns import WEIGHT
 from sql.base.text import quote, select
 from sql.operators.captured_changes import source_delta
+from sql.spark.protocol import Environment
 from sql.spark.render import delta_view_name, view_name
 from sql.spark.stages import SparkStages, render_stages
+from sql.spark.text.collations import ASCII, Collations
 from sql.spark.types import column_type
 from tests.sql.harness import StreamTable
 
@@ -42,7 +44,9 @@ class OnSail:
         if not changed:
             return {}
         refresh = table.compiled.remote_plan(table.storage, changed)
-        stages = render_stages(refresh, table.compiled.sources, changed, binary_order=True)
+        stages = render_stages(
+            refresh, table.compiled.sources, changed, environment=Environment(Collations(True, ASCII))
+        )
         relations = {}
         for source in table.compiled.sources:
             names = stages.reads.get(source.oid)

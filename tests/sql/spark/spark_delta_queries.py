@@ -47,6 +47,10 @@ QUERIES: dict[str, str] = {
     "aggregate over join": "SELECT t.rank, sum(i.amount * k.rate) AS s, count(*) AS n FROM item i"
     " JOIN tag t USING (grp) JOIN kind k ON k.code = i.val GROUP BY t.rank",
     "key not in output": "SELECT count(*) AS n FROM item GROUP BY grp, label",
+    "grouped by a function in Python": "SELECT to_char(day, 'YYYY-MM') AS m, count(*) AS n, avg(amount) AS a FROM item"
+    " GROUP BY to_char(day, 'YYYY-MM') HAVING to_char(day, 'YYYY-MM') > '' COLLATE \"C\"",
+    "cases of letters": "SELECT upper(label) AS l, count(*) AS n FROM item WHERE label ILIKE '%B%'"
+    " GROUP BY upper(label)",
     "grouped by date": "SELECT day, count(*) AS n, max(val) AS m FROM item GROUP BY day",
     "distinct aggregates": "SELECT grp, count(DISTINCT val) AS n, sum(amount) AS s FROM item GROUP BY grp",
     "distinct": "SELECT DISTINCT grp, rank FROM tag",

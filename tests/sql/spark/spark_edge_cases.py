@@ -122,6 +122,15 @@ STRUCTURES = (
     "SELECT count(*) AS n, sum(i4) AS s, min(t) AS m FROM edge WHERE k < 0",
     "SELECT b, count(*) AS n FROM edge WHERE k < 0 GROUP BY b",
     "SELECT EXTRACT(year FROM ts) AS y, date_trunc('month', ts) AS m, count(*) AS c FROM edge GROUP BY 1, 2",
+    "SELECT to_char(ts, 'YYYY') AS y, upper(t) || (j ->> 'b') AS u, count(*) AS c, avg(n) AS a, sum(n) / 3 AS s"
+    " FROM edge WHERE k > 3 GROUP BY to_char(ts, 'YYYY'), upper(t) || (j ->> 'b')"
+    " HAVING length(upper(t) || (j ->> 'b')) > 0",
+    "SELECT a.j ->> 'b' AS x, length(a.j ->> 'b') AS y, max(e.k) AS z FROM edge a JOIN edge e ON a.k = e.i4"
+    " GROUP BY a.j ->> 'b'",
+    "SELECT g, sum((j ->> 'a')::numeric(20,2)) AS s, avg((j ->> 'a')::numeric(20,2)) AS a, avg(ts - ts2) AS v,"
+    " sum(ts - ts2) AS w, count(*) FILTER (WHERE j ->> 'a' = '1') AS c, count(*) FILTER (WHERE j ->> 'a' = '1') AS d"
+    " FROM many WHERE jsonb_typeof(j -> 'a') = 'number' AND length(j ->> 'a') < 7 GROUP BY g",
+    "SELECT sum(w::numeric(9,2)) FILTER (WHERE w ~ '^[0-9]+$') AS x FROM many WHERE w ~ '^[0-9]+$'",
     "SELECT t, i2 % 3::smallint AS g, sum(i8) AS s FROM edge GROUP BY t, i2 % 3::smallint HAVING count(*) > 1",
     "SELECT k FROM edge WHERE b AND NOT (i4 > 0 OR t IS NULL)",
     "SELECT k FROM edge a WHERE EXISTS (SELECT 1 FROM edge e WHERE e.i4 = a.i2 AND e.k <> a.k)",
@@ -231,7 +240,6 @@ class Comparison:
             sources=self._sources,
             owner=self._options["user"],
             description="equality",
-            binary_order=True,
         )
         return result.staging
 
@@ -239,13 +247,12 @@ class Comparison:
         """Note a difference between the rows of `query` on PostgreSQL and on Spark, as texts."""
         try:
             async with self._session.transaction():
-                await self._connection.execute("SET LOCAL search_path = public")
+                await self._connection.execute("SET LOCAL search_path = public; SET LOCAL timezone = 'UTC'")
                 await self._connection.execute(f"CREATE TEMPORARY VIEW canonical AS {query}")
                 await self._connection.execute("SET LOCAL search_path = ''")
                 canonical = await self._connection.fetchval("SELECT pg_get_viewdef('pg_temp.canonical'::regclass)")
                 canonical = canonical.rstrip(";")
                 staging = await self._spark(canonical)
-                await self._connection.execute("SET LOCAL timezone = 'UTC'")
                 for one, other, where in (
                     (canonical, f"TABLE {staging}", "PostgreSQL"),
                     (f"TABLE {staging}", canonical, "Spark"),

@@ -69,7 +69,6 @@ async def test_cores_of_compiled_queries_have_the_rows_of_postgresql(
                 owner=options["user"],
                 description="core",
                 types=core.types,
-                binary_order=True,
             )
             one, other = (f"SELECT (q.*)::text FROM {rows} AS q" for rows in (f"({core.query})", result.staging))
             difference = f"({one} EXCEPT ALL {other}) UNION ALL ({other} EXCEPT ALL {one})"

@@ -14,8 +14,10 @@ from sql import Column, Source
 from sql.canonical.written import read
 from sql.compile.compiled import RemotePlan
 from sql.operators.statement import Stage, StagedText
+from sql.spark.protocol import Environment
 from sql.spark.render import NotExpressible, render_spark
 from sql.spark.stages import SparkStages, render_stages
+from sql.spark.text.collations import BYTES, OTHER, Casing, Collations
 
 EDGE_CASES = "tests.sql.spark.spark_edge_cases"
 
@@ -30,6 +32,7 @@ TABLE = Source(
         Column("free", "numeric"),
         Column("s", "text"),
         Column("ci", "text", equality_is_identity=False),
+        Column("o", "text"),
         Column("f", "double precision"),
         Column("ts", "timestamp without time zone"),
         Column("tz", "timestamp with time zone"),
@@ -99,16 +102,17 @@ def test_entries_of_the_equality_list_give_the_results_of_postgresql(
         ("SELECT sum(f) FROM public.t", "sum of double precision"),
         ("SELECT f, count(*) FROM public.t GROUP BY f", "grouping by f of type double precision"),
         ("SELECT DISTINCT f FROM public.t", "grouping by f of type double precision"),
-        ("SELECT upper(s) FROM public.t", "function upper"),
+        ("SELECT upper(s) FROM public.t", "upper under a collation"),
         ("SELECT s FROM public.t WHERE s < 'x'::text", "order of text under a collation other than C"),
         ("SELECT min(s) FROM public.t", "min of text under this collation"),
         ("SELECT i FROM public.t WHERE ci = 'x'::text", "comparison under a collation that is not deterministic"),
         ("SELECT ci, count(*) FROM public.t GROUP BY ci", "whose collation is not deterministic"),
-        ("SELECT s FROM public.t WHERE s ~~* 'x%'::text", "ilike"),
+        ("SELECT s FROM public.t WHERE s ~~* 'x%'::text", "ILIKE under a collation"),
         (r"SELECT s FROM public.t WHERE s ~~ 'a\_%'::text", "LIKE with a pattern"),
+        (r"SELECT s FROM public.t WHERE s ~~* 'a\_%'::text", "LIKE with a pattern"),
         (r"SELECT s FROM public.t WHERE s ~ '\d'::text", "parts of which other systems read otherwise"),
         ("SELECT s FROM public.t WHERE s ~ s", "regular expression that is not a literal"),
-        ("SELECT s FROM public.t WHERE s ~* 'x'::text", "regexp"),
+        ("SELECT s FROM public.t WHERE s ~* 'x'::text", "~* under a collation"),
         ("SELECT s FROM public.t WHERE c ~ 'x'::text", "anything but text"),
         ("SELECT s FROM public.t WHERE ci ~ 'x'::text", "collation that is not deterministic"),
         ("SELECT ts::numeric FROM public.t", "cast from timestamp without time zone to numeric"),
@@ -141,8 +145,22 @@ def test_entries_of_the_equality_list_give_the_results_of_postgresql(
         ("SELECT x FROM generate_series(1, 3) x", "relation"),
         ("SELECT i FROM public.other", 'relation "other"'),
         ("SELECT EXTRACT(hour FROM tz) FROM public.t", "EXTRACT(hour FROM timestamp with time zone)"),
-        ("SELECT EXTRACT(epoch FROM tz) FROM public.t", "EXTRACT(epoch FROM timestamp with time zone)"),
-        ("SELECT i FROM public.t WHERE j = j", "comparison of jsonb"),
+        ("SELECT EXTRACT(timezone FROM tz) FROM public.t", "EXTRACT(timezone FROM timestamp with time zone)"),
+        ("SELECT tz AT TIME ZONE 'Europe/Berlin'::text FROM public.t", "AT TIME ZONE of timestamp with time zone, or"),
+        (
+            "SELECT date_trunc('day'::text, tz, 'CET'::text) FROM public.t",
+            "date_trunc('day', timestamp with time zone)",
+        ),
+        ("SELECT tz::date FROM public.t", "cast from timestamp with time zone to date"),
+        ("SELECT tz::text FROM public.t", "cast from timestamp with time zone to text"),
+        (
+            "SELECT date_trunc('month'::text, d::timestamptz) FROM public.t",
+            "cast from date to timestamp with time zone",
+        ),
+        ("SELECT i FROM public.t WHERE tz > ts", "comparison of timestamp with time zone with timestamp without"),
+        ("SELECT i FROM public.t WHERE j < j", "comparison of jsonb"),
+        ("SELECT i FROM public.t WHERE j = '1e2'::jsonb", "literal of type jsonb"),
+        ("SELECT i FROM public.t WHERE s @> s", "@> or <@ of text"),
         ("SELECT j, count(*) FROM public.t GROUP BY j", "grouping by j of type jsonb"),
         ("SELECT free + f FROM public.t", "numeral + double precision"),
         ("SELECT free, count(*) FROM public.t GROUP BY free", "grouping by"),
@@ -154,12 +172,12 @@ def test_entries_of_the_equality_list_give_the_results_of_postgresql(
         ("SELECT bit_xor(DISTINCT i) FROM public.t", "bit_xor of DISTINCT values"),
         ("SELECT sqrt(n) FROM public.t", "sqrt of numeric"),
         ("SELECT btrim(s, s) FROM public.t", "btrim with an argument that is not a literal"),
-        ("SELECT concat_ws(s, c) FROM public.t", "concat_ws of anything but text and numbers"),
+        ("SELECT concat_ws(s, c) FROM public.t", "concat_ws of anything but text, numbers and dates"),
         ("SELECT OVERLAY(s PLACING s FROM i) FROM public.t", "overlay of anything but text"),
         ("SELECT s::character varying(2) FROM public.t", "cast to character varying(2)"),
         ("SELECT f::bigint FROM public.t", "cast from double precision to bigint"),
         ("SELECT f + n FROM public.t", "double precision + numeric"),
-        ("SELECT n::double precision FROM public.t", "cast from numeric to double precision"),
+        ("SELECT n::real FROM public.t", "cast from numeric to real"),
         (
             "SELECT a.i FROM public.t a JOIN public.t b ON a.f * 2::double precision * b.f > 1::double precision",
             "in this place",
@@ -212,9 +230,25 @@ def test_first_rows_are_asked_for_only_where_their_order_is_known_to_be_total() 
 
 def test_column_with_a_collation_of_its_own_is_not_ordered_in_a_database_of_bytes() -> None:
     query = "SELECT max(s) AS m FROM public.t"
-    assert render_spark(query, [TABLE], binary_order=True).columns == (Column("m", "text"),)
+    assert render_spark(query, [TABLE], environment=Environment(Collations(True))).columns == (Column("m", "text"),)
     with pytest.raises(NotExpressible):
-        render_spark(query, [TABLE], binary_order=True, collated={(7, "s")})
+        render_spark(query, [TABLE], environment=Environment(Collations(True, None, frozenset({(7, "s", OTHER)}))))
+
+
+def test_case_of_letters_is_changed_as_by_the_collation_that_the_text_has() -> None:
+    columns = frozenset({(7, "s", BYTES), (7, "ci", OTHER), (7, "o", OTHER)})
+    known = Collations(False, Casing(("aé", "AÉ"), ("AÉ", "aé")), columns)
+
+    def rendered(expression: str) -> str:
+        return render_spark(f"SELECT {expression} FROM public.t", [TABLE], environment=Environment(known)).sql
+
+    assert "translate(CAST(r0.`i` AS STRING), 'aé', 'AÉ')" in rendered("upper(i::text)")
+    assert "'ABCDEFGHIJKLMNOPQRSTUVWXYZ', 'abcdefghijklmnopqrstuvwxyz'" in rendered("lower(s || i::text)")
+    for refused in ("upper(ci)", "upper(s || ci)", "lower(COALESCE(i::text, ci))", "lower(NULLIF(i::text, o))"):
+        with pytest.raises(NotExpressible, match="under a collation that does not change each character by itself"):
+            rendered(refused)
+    with pytest.raises(NotExpressible, match="collate"):
+        rendered('upper(i::text COLLATE public."C")')
 
 
 def test_output_of_another_type_than_expected_is_refused() -> None:

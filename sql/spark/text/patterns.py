@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sql.errors import NotExpressible
 
@@ -26,36 +26,56 @@ _FOLLOWS["close"] = _FOLLOWS["atom"]
 _RANGE = re.compile(r"([A-Za-z0-9])-([A-Za-z0-9])")
 
 
-def same_everywhere(pattern: str) -> str:
+def same_everywhere(pattern: str, *, either_case: bool = False) -> str:
     """A pattern of PostgreSQL's, of which only is asked whether it matches somewhere, as Spark is to get it.
 
     Which of several matches is found differs, whether there is one does not: for characters, ``.``, classes of ASCII
     characters and ranges, groups, ``|``, counts, and ``^`` and ``$`` at the ends. Raises NotExpressible for all else.
+    With ``either_case`` each letter, which is one of ASCII's then, stands for both of its cases.
 
     >>> same_everywhere("^(a|b[0-9]+).*x$")
     '(?s)\\\\A(a|b[0-9]+).*x\\\\z'
+    >>> same_everywhere("ab[x-z]+", either_case=True)
+    '(?s)[aA][bB][x-zXYZ]+'
     """
     inner = pattern.removeprefix("^")
     ends = inner.endswith("$") and not inner.endswith("\\$")
     inner = inner[:-1] if ends else inner
     anchored = ends or pattern.startswith("^")
-    kinds, depth, previous = [*_kinds(inner), "end"], 0, "begin"
-    for kind in kinds:
+    parts = [*_parts(inner)]
+    if not _well_formed([kind for kind, _ in parts], anchored) or (either_case and not inner.isascii()):
+        raise _refusal(pattern)
+    if either_case:
+        inner = "".join(_either_case(part) if kind == "atom" else part for kind, part in parts)
+    return f"(?s){BEGIN if pattern.startswith('^') else ''}{inner}{END if ends else ''}"
+
+
+def _well_formed(kinds: Sequence[str], anchored: bool) -> bool:
+    """Whether parts of these kinds may follow each other, with an anchor before or behind them."""
+    depth, previous = 0, "begin"
+    for kind in [*kinds, "end"]:
         depth += {"open": 1, "close": -1}.get(kind, 0)
         # An anchor beside branches belongs to one of them alone.
         if kind not in _FOLLOWS[previous] or depth < 0 or (kind == "or" and anchored and not depth):
-            raise _refusal(pattern)
+            return False
         previous = kind
-    if depth:
-        raise _refusal(pattern)
-    return f"(?s){BEGIN if pattern.startswith('^') else ''}{inner}{END if ends else ''}"
+    return not depth
+
+
+def _either_case(atom: str) -> str:
+    """A character or a class with the other cases of its letters."""
+    if atom[0] != "[":
+        return f"[{atom}{atom.swapcase()}]" if atom.isalpha() else atom
+    ends = ((ord(low), ord(high or low)) for low, high in re.findall(r"(.)(?:-(.))?", atom[1:-1].removeprefix("^")))
+    letters = {chr(each) for low, high in ends for each in range(low, high + 1) if chr(each).isalpha()}
+    return atom[:-1] + "".join(sorted({letter.swapcase() for letter in letters} - letters)) + "]"
 
 
 BEGIN, END = r"\A", r"\z"
 
 
-def _kinds(pattern: str) -> Iterator[str]:
-    """The kinds of a pattern's parts, in order."""
+def _parts(pattern: str) -> Iterator[tuple[str, str]]:
+    """The parts of a pattern, in order, each with its kind."""
     position = 0
     while position < len(pattern):
         matches = ((kind, part.match(pattern, position)) for kind, part in _PARTS.items())
@@ -63,7 +83,7 @@ def _kinds(pattern: str) -> Iterator[str]:
         if found is None or any(low > high for low, high in _RANGE.findall(found[0])):
             raise _refusal(pattern)
         position = found.end()
-        yield kind
+        yield kind, found[0]
 
 
 def _refusal(pattern: str) -> NotExpressible:

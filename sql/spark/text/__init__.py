@@ -1,0 +1,1 @@
+"""Text in Spark's dialect: collations, cases of letters, regular expressions."""
