@@ -27,9 +27,9 @@ from sql.operators.versions.versions import changes_at
 from sql.storage import Bag, Shape
 from sql.storage.shape import StorageColumn, current_rows, report
 
-PLAN_FORMAT = 4
-"""Raised when the compiler asks other probes, lays storage tables out in another way or hashes rows otherwise than
-before. What was planned by an earlier one is then planned, and computed, anew."""
+PLAN_FORMAT = 5
+"""Raised when the compiler asks other probes, reads other columns, lays storage tables out in another way or hashes
+rows otherwise than before. What was planned by an earlier one is then planned, and computed, anew."""
 
 
 @dataclass(frozen=True, slots=True)

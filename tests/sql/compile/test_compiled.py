@@ -9,7 +9,7 @@ import sql
 from tests.sql.conftest import Workspace
 from tests.sql.queries import QUERIES
 
-RECORDED = (4, "4cb223728d60477a")
+RECORDED = (5, "4cb223728d60477a")
 """The format, and the hash of what its compiler asks and how it lays out storage tables."""
 
 
