@@ -291,9 +291,11 @@ class Queries(Expressions):
         named = tuple((f"c{n}", kind) for n, (_, kind) in enumerate(items))
         listed = ", ".join(f"{text} AS c{n}" for n, (text, _) in enumerate(items))
         text = f"SELECT {word}{listed} FROM {source}{where}{tail}{having}"
-        if one_row:
-            text += f"{',' if shape == 'distinct on' else ' ORDER BY'} {self._positions(len(items))} LIMIT 1"
-        elif shape != "distinct on" and self.one_in(12):
+        if shape == "distinct on":  # of rows that are the same, windows make others
+            text += f", {self._positions(len(items))}{' LIMIT 1' if one_row else ''}"
+        elif one_row:
+            text += f" ORDER BY {self._positions(len(items))} LIMIT 1"
+        elif self.one_in(12):
             text += self._limit(len(items))
         return self._made(text, named)
 
