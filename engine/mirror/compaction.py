@@ -49,8 +49,8 @@ SMALL_FILES, SMALL_BYTES = 32, 32 << 20
 """So many files of the log, or so many small ones of the base, are made into few."""
 
 SORTED_BYTES = 32 << 20
-"""A base of at most so many bytes is sorted by its key whenever it is written anew. A larger one takes ten times as
-long to be sorted as to be written, on disk: that is done when the table is quiet."""
+"""A base of at most so many bytes is sorted by its key whenever it is written anew, in memory. To sort a larger one
+takes three times as long as to write it, on disk: that is done when the table is quiet."""
 
 
 def is_due(state: MirrorState, *, quiet: bool = False) -> bool:

@@ -391,7 +391,7 @@ class Location:
             self.below("_delta_log").remove()
 
     def optimize(self, column: str | None = None) -> None:
-        """Make large files of small ones, with `column` of all files, sorted by it; the rows stay the same."""
+        """Make large files of small ones, or, with a `column`, of all, sorted by it; the rows stay the same."""
         try:
             table = DeltaTable(self.uri, storage_options=dict(self.options) or None)
             properties = self._writer_properties(pa.schema(table.schema().to_arrow()))
