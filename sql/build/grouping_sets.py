@@ -116,13 +116,14 @@ def expand(
     builder: Builder, feed: Operator, fields: Sequence[Field], sets: Sequence[frozenset[int]]
 ) -> tuple[Expand, list[Field]]:
     """The feed's rows for each set, and the columns that hold the keys there. ``fields`` are the keys in the feed."""
+    if len({field.name for field in fields}) < len(fields):
+        # A set may have the one and lack the other, whose value would be read for both.
+        raise NotDifferentiable("grouping sets by two names of one column", "Group by one of them.")
     always = frozenset(range(len(fields))).intersection(*sets)
-    expanded: dict[str, Field] = {}
-    for i, field in enumerate(fields):
-        if i not in always:
-            new = replace(field, name=builder.fresh(field.name), not_null=False, origin=None)
-            expanded.setdefault(field.name, new)
-    keys = [field if i in always else expanded[field.name] for i, field in enumerate(fields)]
+    keys = [
+        field if i in always else replace(field, name=builder.fresh(field.name), not_null=False, origin=None)
+        for i, field in enumerate(fields)
+    ]
     number = Field(builder.fresh("grouping_set"), "integer", not_null=True, scale=0)
     present = Field(builder.fresh("present"), "boolean", not_null=True)
     return Expand(feed, tuple(zip(fields, keys, strict=True)), tuple(sets), number, present), keys

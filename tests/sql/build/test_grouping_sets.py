@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from sql import NotDifferentiable
 from tests.sql.conftest import Workspace
 from tests.sql.harness import StreamTable
 
@@ -160,3 +162,10 @@ def test_random_grouping_sets(shared_workspace: Workspace, data: st.DataObject) 
     shared_workspace.connection.execute('DROP TABLE IF EXISTS "random sets"')
     made = shared_workspace.stream("random sets", query)
     checked(shared_workspace, {query: made}, seed=data.draw(st.integers(0, 99)), rounds=3)
+
+
+@pytest.mark.parametrize("keys", ["CUBE (d.a, d.b)", "ROLLUP (d.a, d.b)", "d.a, ROLLUP (d.b)"])
+def test_two_names_of_one_column_are_left_to_postgresql(shared_workspace: Workspace, keys: str) -> None:
+    query = f"SELECT d.a, d.b, count(*) AS n FROM (SELECT grp AS a, grp AS b FROM item) AS d GROUP BY {keys}"
+    with pytest.raises(NotDifferentiable, match="two names of one column"):
+        shared_workspace.stream("two names", query)
