@@ -36,7 +36,7 @@ WAITING_SECONDS = 3600.0
 ANY_JOB_SECONDS = 86400.0
 """How long it lasts where a job's time has no limit."""
 
-# Shows that the refresh is on Spark, and asks for the order of text.
+# Shows that the refresh is on Spark.
 _BEGIN_JOB = "SELECT pgtrickle._note_progress($1::bigint, 3, $2::text)"
 
 

@@ -23,7 +23,7 @@ def create_views(spark: Session, source: Source, names: Sequence[str], version: 
     types = {name: column_type(type_).spark for name, type_ in version.columns.items()} or {PRESENCE: "BOOLEAN"}
     wanted = {name: types[name] for name in tuple(names) or (next(iter(types)),)}
     if view_name(source.oid) in read:
-        _create_rows(spark, source, version, wanted, {name: types[name] for name in version.key})
+        _create_rows(spark, version, wanted, {name: types[name] for name in version.key})
     if version.since is not None and delta_view_name(source.oid) in read:
         delta = no_rows({**wanted, WEIGHT: "BIGINT"})
         if version.since_changes:
@@ -35,20 +35,18 @@ def create_views(spark: Session, source: Source, names: Sequence[str], version: 
         frame_of(spark, delta).createOrReplaceTempView(delta_view_name(source.oid))
 
 
-def _create_rows(
-    spark: Session, source: Source, version: MirrorVersion, wanted: Mapping[str, str], key: Mapping[str, str]
-) -> None:
+def _create_rows(spark: Session, version: MirrorVersion, wanted: Mapping[str, str], key: Mapping[str, str]) -> None:
     """The view of the rows: what the files of the base have, with what the log says of it."""
     if not version.changes:
-        _files(spark, view_name(source.oid), version.files, wanted)
+        _files(spark, view_name(version.source), version.files, wanted)
         return
-    base, log, read = f"mirror_base_{source.oid}", f"mirror_log_{source.oid}", {**wanted, **key}
+    base, log, read = f"mirror_base_{version.source}", f"mirror_log_{version.source}", {**wanted, **key}
     _files(spark, base, version.files, read)
     _files(spark, log, version.changes, _log_types(read))
     columns, xid = _columns(version, read), identifier(XID)
     net = net_changes(SPARK, log, columns, version.snapshot.condition(xid), version.base_snapshot.condition(xid))
     rows = f"WITH net AS ({net}) {rows_as_of(SPARK, base, 'net', columns, version.key, tuple(wanted))}"
-    frame_of(spark, rows).createOrReplaceTempView(view_name(source.oid))
+    frame_of(spark, rows).createOrReplaceTempView(view_name(version.source))
 
 
 def _log_types(types: Mapping[str, str]) -> dict[str, str]:

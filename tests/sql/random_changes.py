@@ -65,6 +65,8 @@ BEFORE = st.lists(statements(), min_size=4, max_size=10)
 """What is in the tables before anything is maintained."""
 BATCHES = st.lists(st.lists(statements(), min_size=1, max_size=5), min_size=1, max_size=3)
 """The changes before each refresh."""
+FORGETTING = st.lists(st.tuples(st.lists(statements(), min_size=1, max_size=4), st.booleans()), min_size=2, max_size=4)
+"""The changes before each refresh, and whether what the last one has handed on is lost."""
 
 
 def examples(number: int) -> settings:
@@ -85,11 +87,24 @@ def follow(
     loose: Collection[str] = (),
 ) -> None:
     """Each of the stream tables equals its query after each batch, down to what values look like unless it is loose."""
+    follow_forgetting(workspace, streams, before, [(batch, False) for batch in batches], loose)
+
+
+def follow_forgetting(
+    workspace: Workspace,
+    streams: Mapping[str, StreamTable],
+    before: list[str],
+    batches: list[tuple[list[str], bool]],
+    loose: Collection[str] = (),
+) -> None:
+    """As `follow`, whether a refresh has what the one before has handed on or not."""
     workspace.execute('TRUNCATE item, tag, "Select", cell', *before)
     for stream in streams.values():
         stream.reset()
-    for batch in batches:
+    for batch, forget in batches:
         workspace.execute(*batch)
         for name, stream in streams.items():
+            if forget:
+                stream.memory = {}
             stream.refresh()
             assert stream.difference(looks=name not in loose) == [], name

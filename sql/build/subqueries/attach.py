@@ -212,7 +212,7 @@ def _place(builder: Builder, condition: exp.Expr) -> int:
     Rows that a match is wanted of can be found by it. A comparison with one row looks up nothing. That a row has no
     match is found out row by row; a result that is joined in has to be computed.
     """
-    subplan, wanted = _test(builder, condition)
+    _, subplan, wanted = _test(builder, condition)
     if subplan is not None:
         return 0 if (subplan.kind is Kind.EXISTS) == wanted else 2
     return 1 if _comparison(builder, condition) else 3
@@ -273,24 +273,21 @@ def _required(condition: exp.Expr) -> bool:
     return isinstance(inner, _COMPARISONS) and certain(inner.left) and certain(inner.right)
 
 
-def _test(builder: Builder, condition: exp.Expr) -> tuple[Subplan | None, bool]:
-    """The subquery whose rows a condition is a test of, None if it is another one; and whether it is not negated."""
+def _test(builder: Builder, condition: exp.Expr) -> tuple[exp.Expr, Subplan | None, bool]:
+    """A condition without its negations; the subquery whose rows it tests, if any; and whether it is not negated."""
     inner, wanted = condition.unnest(), True
     while isinstance(inner, exp.Not):
         inner, wanted = inner.this.unnest(), not wanted
     subplan = builder.subplan(int(inner.expressions[0].name)) if placeholder(inner) else None
-    return (None if subplan is None or subplan.kind is Kind.SCALAR else subplan), wanted
+    return inner, None if subplan is None or subplan.kind is Kind.SCALAR else subplan, wanted
 
 
 def _tested(builder: Builder, operator: Operator, base: Operator, condition: exp.Expr) -> Operator | None:
     """The rows that satisfy a condition that is a test of a subquery's rows, or its negation. None if it is another."""
-    subplan, wanted = _test(builder, condition)
+    test, subplan, wanted = _test(builder, condition)
     if subplan is None:
         return None
-    inner = condition.unnest()
-    while isinstance(inner, exp.Not):
-        inner = inner.this.unnest()
-    arguments = inner.expressions[2:]
+    arguments = test.expressions[2:]
     if any(has_placeholder(a) for a in arguments):
         operator, arguments = attached(builder, operator, arguments, base)
     if subplan.reads_tables:

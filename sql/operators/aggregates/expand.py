@@ -33,8 +33,8 @@ class Expand(Operator):
 
     @property
     def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
-        expanded = tuple(new for old, new in self.keys if new.name != old.name)
-        return (*self.input.columns, *dict.fromkeys(expanded), self.number, self.present)
+        expanded = (new for old, new in self.keys if new.name != old.name)
+        return (*self.input.columns, *expanded, self.number, self.present)
 
     @property
     def inputs(self) -> tuple[Operator, ...]:

@@ -68,8 +68,8 @@ class ThresholdBand:
         """Hand the band on where the one row has not changed; ``left`` are the changes of the left rows."""
         ends = self._ends(plan, None)
         near = self._near(plan, left, ends)
-        plan.statement.memory[self.name] = f"(SELECT CASE WHEN e.sure THEN {_packed(self, near)} ELSE {_NONE} END"
-        plan.statement.memory[self.name] += f" FROM {ends} AS e)"
+        kept = f"CASE WHEN e.sure THEN {_packed(self, near)} ELSE {_NONE} END"
+        plan.statement.memory[self.name] = f"(SELECT {kept} FROM {ends} AS e)"
 
     def crossed(self, plan: Plan, left: str | None, changes: str, otherwise: str) -> str:
         """The left rows as they are now that compare otherwise with the row now than with the row before.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sql.operators.aggregates import cached_accumulators
 from tests.sql.conftest import Workspace
 from tests.sql.harness import Connection, StreamTable, one
-from tests.sql.random_changes import examples, statements
+from tests.sql.random_changes import FORGETTING, examples, follow_forgetting, statements
 
 AVERAGE = "SELECT id, amount FROM item WHERE amount > (SELECT avg(amount) FROM item)"
 BEST = "SELECT grp, s FROM (SELECT grp, sum(amount) AS s FROM item GROUP BY grp) g"
@@ -47,7 +47,7 @@ def test_all_of_them_remember_something(streams: dict[str, StreamTable]) -> None
 @examples(15)
 @given(
     before=st.lists(statements(), min_size=3, max_size=8),
-    batches=st.lists(st.tuples(st.lists(statements(), min_size=1, max_size=4), st.booleans()), min_size=2, max_size=4),
+    batches=FORGETTING,
 )
 def test_stream_tables_equal_their_queries_with_and_without_memory(
     shared_workspace: Workspace,
@@ -55,16 +55,7 @@ def test_stream_tables_equal_their_queries_with_and_without_memory(
     before: list[str],
     batches: list[tuple[list[str], bool]],
 ) -> None:
-    shared_workspace.execute('TRUNCATE item, tag, "Select", cell', *before)
-    for stream in streams.values():
-        stream.reset()
-    for changes, forget in batches:
-        shared_workspace.execute(*changes)
-        for name, stream in streams.items():
-            if forget:
-                stream.memory = {}
-            stream.refresh()
-            assert stream.difference() == [], name
+    follow_forgetting(shared_workspace, streams, before, batches)
 
 
 def reads(connection: Connection, stream: StreamTable, table: str) -> bool:

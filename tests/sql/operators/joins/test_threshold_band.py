@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from sql.operators.joins import threshold_band
 from tests.sql.conftest import Workspace
 from tests.sql.harness import StreamTable, one
-from tests.sql.random_changes import BEFORE, examples, statements
+from tests.sql.random_changes import BEFORE, FORGETTING, examples, follow_forgetting
 
 FEW = 2
 """So many rows on either side a band has in the random tests: few enough for a value to leave it."""
@@ -77,7 +76,7 @@ def test_which_comparisons_hand_a_band_on(streams: dict[str, StreamTable]) -> No
 @examples(12)
 @given(
     before=BEFORE,
-    batches=st.lists(st.tuples(st.lists(statements(), min_size=1, max_size=3), st.booleans()), min_size=2, max_size=4),
+    batches=FORGETTING,
 )
 def test_stream_tables_equal_their_queries_with_and_without_a_band(
     shared_workspace: Workspace,
@@ -85,16 +84,7 @@ def test_stream_tables_equal_their_queries_with_and_without_a_band(
     before: list[str],
     batches: list[tuple[list[str], bool]],
 ) -> None:
-    shared_workspace.execute('TRUNCATE item, tag, "Select", cell', *before)
-    for stream in streams.values():
-        stream.reset()
-    for changes, forget in batches:
-        shared_workspace.execute(*changes)
-        for name, stream in streams.items():
-            if forget:
-                stream.memory = {}
-            stream.refresh()
-            assert stream.difference() == [], name
+    follow_forgetting(shared_workspace, streams, before, batches)
 
 
 @pytest.fixture
