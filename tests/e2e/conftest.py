@@ -29,6 +29,7 @@ from engine.refresh.policy import SLOW_MS
 from server.postgres.data_directory import DataDirectory
 from tests.clusters import OTHER_PROGRAMS, OtherPostgres, drop_schemas, make_logins_cheap
 from tests.e2e.registers.registers import INVENTORY
+from tests.forked_program import ForkedProgram
 
 START_SECONDS = 400.0
 TEMPLATE = "e2e_template"
@@ -73,7 +74,7 @@ class Headwater:
     def __init__(self, data: Path, *options: str):
         self.data = data
         self._options = options
-        self.process: subprocess.Popen[str] | None = None
+        self.process: ForkedProgram | None = None
         self.port = 0
         self.postgres: OtherPostgres | None = None
         self._administrators: dict[bool, psycopg.Connection[Any]] = {}
@@ -98,15 +99,8 @@ class Headwater:
 
     def _start(self) -> None:
         options = [*OPTIONS, *self._options, *self._other_postgres()]
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "server", "serve"),
-                *("--data", str(self.data), "--port", "0", "--spark", "off", *options),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=(self.data.parent / "server.log").open("a"),
-            text=True,
-        )
+        arguments = ["serve", "--data", str(self.data), "--port", "0", "--spark", "off", *options]
+        self.process = ForkedProgram(arguments, self.data.parent / "server.log")
         try:
             url = _ready_line(self.process).removeprefix("ready: ")
         except RuntimeError as error:
@@ -193,8 +187,7 @@ def _used_data_directory() -> Path:
     return made.data
 
 
-def _ready_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
+def _ready_line(process: ForkedProgram) -> str:
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         if selector.select(START_SECONDS):
