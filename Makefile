@@ -3,6 +3,7 @@
 PYTHON ?= python3
 WORKERS ?= 4
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALLED := .venv/.installed
 
 # A test in which a timeout has run out, as it may on a busy machine, or in which PostgreSQL let one of two statements
@@ -35,8 +36,15 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON) here; install Python 3.11 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old; Python 3.11 or newer is needed: make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@# uv installs in a third of pip's time, but does not read pip's own configuration: where it fails, pip goes on.
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock >.venv/uv.lock
+	$(PIP) --require-hashes -r .venv/uv.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock \
+		|| { echo "make: uv could not install the packages, as it says above; pip does" >&2; \
+			$(PIP) --require-hashes -r requirements.lock; }
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@# The byte code of what a server loads: a shell with PYTHONDONTWRITEBYTECODE would have it compiled at each start.
+	@$(BIN)/python -c 'import deltalake, pandas, pyarrow.dataset, pysail.spark, pyspark.sql.connect.session, server.commands.serve'
 	@touch $@
 
 wheel: install
@@ -74,7 +82,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3
 
 lock:
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(PIP) uv
 	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	echo hatchling | $(COMPILE) --constraint requirements.lock --output-file deploy/image/build.lock -
 	for extras in "off" "sail --extra sail" "spark --extra spark"; do \
