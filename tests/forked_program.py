@@ -19,7 +19,16 @@ from subprocess import TimeoutExpired
 _FORKING = get_context("forkserver")
 _FORKING.set_forkserver_preload(
     [
-        *("asyncpg", "cronsim", "networkx", "prometheus_client", "psutil", "psycopg", "rich.markdown", "rich.traceback"),
+        *(
+            "asyncpg",
+            "cronsim",
+            "networkx",
+            "prometheus_client",
+            "psutil",
+            "psycopg",
+            "rich.markdown",
+            "rich.traceback",
+        ),
         *("structlog", "tenacity", "typer._adapters", "typer.rich_utils", "uvloop", "sql.jobs"),
     ]
 )

@@ -37,6 +37,7 @@ def told(db: Database, subscribe: str) -> list[bytes]:
         return [bytes(part) for part in copied]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "scheduled"])
 def test_stream_tables_lose_what_a_crash_has_emptied(
     own_server: Headwater, own_db: Database, eventually: Eventually, by_hand: bool

@@ -69,7 +69,8 @@ def test_kept_quickstart_proves_itself_holds_the_year_as_it_was_and_stops_as_it_
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM, signal.SIGKILL]
+    "number",
+    [*(pytest.param(number, marks=pytest.mark.long) for number in (signal.SIGINT, signal.SIGKILL)), signal.SIGTERM],
 )
 def test_interrupted_quickstart_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(

@@ -58,7 +58,7 @@ def alter(db: Database, query: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize(
     "form",
-    ["rows", "totals", *(pytest.param(name, marks=pytest.mark.long) for name in [*FORMS][1:] if name != "totals")],
+    ["rows", *(pytest.param(name, marks=pytest.mark.long) for name in [*FORMS][1:])],
 )
 def test_another_filter(db: Database, form: str) -> None:
     """Every filter becomes every other, with changes that are pending, and the rows follow what comes then."""

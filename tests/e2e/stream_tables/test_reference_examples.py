@@ -291,6 +291,7 @@ def in_mode(statement: str, mode: str) -> str:
     return f"{statement.rstrip(');').rstrip()}, refresh_mode => '{mode}')"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_follows_its_sources(examples: Database, example: str) -> None:
     with made(examples, example, "DIFFERENTIAL") as (stored, sources):

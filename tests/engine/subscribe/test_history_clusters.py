@@ -83,6 +83,7 @@ async def filled(lab: Subscriptions) -> int:
     return held
 
 
+@pytest.mark.one_in(2)
 def test_history_is_void_elsewhere_and_begins_anew(moved: tuple[Subscriptions, int]) -> None:
     lab, before = moved
 
@@ -109,6 +110,7 @@ def test_history_is_void_elsewhere_and_begins_anew(moved: tuple[Subscriptions, i
     lab.do(run())
 
 
+@pytest.mark.one_in(2)
 def test_history_that_is_asked_for_again_elsewhere_begins_anew(moved: tuple[Subscriptions, int]) -> None:
     lab, before = moved
 
