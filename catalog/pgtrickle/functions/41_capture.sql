@@ -290,6 +290,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t record;
     target text := pgtrickle._qualified(relation);
+    enabled text;
 BEGIN
     FOR t IN SELECT * FROM pgtrickle._capture_triggers(source) LOOP
         EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s ON %s %s FOR EACH STATEMENT '
@@ -298,9 +299,10 @@ BEGIN
                                     WHEN 'DELETE' THEN 'REFERENCING OLD TABLE AS __pgt_old'
                                     WHEN 'UPDATE' THEN 'REFERENCING OLD TABLE AS __pgt_old NEW TABLE AS __pgt_new'
                                     ELSE '' END, t.name);
-        EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', target, t.name);
         PERFORM pgtrickle._check_placed(relation, t.name);
+        enabled := concat_ws(', ', enabled, format('ENABLE ALWAYS TRIGGER %I', t.name));
     END LOOP;
+    EXECUTE format('ALTER TABLE ONLY %s %s', target, enabled);  -- one statement: event triggers follow each
     IF (SELECT c.relkind FROM pg_class c WHERE c.oid = source) = 'p' THEN
         PERFORM pgtrickle._count_updates(source, relation);
     END IF;
