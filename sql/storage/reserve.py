@@ -64,6 +64,22 @@ class Reserve:
         rows = remembered_rows(self.name, [(field.name, field.type) for field in fields], first=1)
         return select([f"e.{name}" for name in names(fields)], rows)
 
+    def not_after(self, plan: Plan, stored: str, full: str) -> list[str]:
+        """Conditions on changes (alias d): no more than what comes, by the first sort key, after all ``stored`` rows.
+
+        What comes after the last of the rows that are known does not matter if there may be rows between.
+        """
+        if not self.limit.order:
+            return []
+        key = self.limit.order[0]
+        column = quote(key.column.name)
+        backwards = f"{'' if key.descending else ' DESC'} NULLS {'LAST' if key.nulls_first else 'FIRST'}"
+        last = select([column], derived(stored, "s")) + f" ORDER BY {column}{backwards} LIMIT 1"
+        last = f"(SELECT {column} FROM {plan.cte('__pgt_last', last)})"
+        ordered = f"d.{column} {'>=' if key.descending else '<='} {last}"
+        null = f"d.{column}" if key.nulls_first else last
+        return [f"(NOT {full} OR {ordered} OR {null} IS NULL)"]
+
     def first(self, rows: str) -> str:
         """Those of some rows that are stored or handed on."""
         return f"{select(['*'], derived(rows, 'l'))}{order_by(self.limit.total)} LIMIT {self.count}"

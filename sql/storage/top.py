@@ -47,7 +47,8 @@ class Top(Recomputed):
             full = f"(SELECT there FROM {plan.cte('__pgt_full', f'SELECT {reserve.full(full)} AS there')})"
         stored = self._stored(plan, storage, reserve)
         self._give_groups(plan, stored, full)
-        ranked = self._ranked(plan, select(["s.*", f"1::bigint AS {W}", f"TRUE AS {STORED}"], derived(stored, "s")))
+        near = reserve.not_after(plan, stored, full) if reserve else []
+        ranked = self._ranked(plan, stored, near)
         last = f"(SELECT pg_catalog.max({POSITION}) FROM {ranked} WHERE {STORED})"
         up_to_last = [f"(r.{POSITION} <= {last} OR NOT {full})"]
         left = select([f"coalesce(pg_catalog.sum(r.{W}), 0)"], f"{ranked} AS r", where=[f"r.{W} > 0", *up_to_last])
@@ -80,16 +81,21 @@ class Top(Recomputed):
             return stored
         return select(["*"], plan.cte("__pgt_stored_rows", union_all([stored, reserve.before()])))
 
-    def _ranked(self, plan: Plan, stored: str) -> str:
-        """A CTE of the known rows as they were, and the changes, added up by content, each with its position."""
+    def _ranked(self, plan: Plan, stored: str, near: list[str]) -> str:
+        """A CTE of the known rows as they were, and of changes, added up by content, each with its position.
+
+        ``near`` are conditions on the changes (alias d).
+        """
         limit = self.limit
         columns = limit.input.columns
-        changes = select([*names(columns), W, f"FALSE AS {STORED}"], derived(limit.input.delta(plan), "d"))
+        before = select(["s.*", f"1::bigint AS {W}", f"TRUE AS {STORED}"], derived(stored, "s"))
+        delta = derived(limit.input.delta(plan), "d")
+        changes = select([*names(columns), W, f"FALSE AS {STORED}"], delta, where=near)
         by, values = content_groups(columns, "e")
         known = select(
             [f"{value} AS {quote(c.name)}" for value, c in zip(values, columns, strict=True)]
             + [f"pg_catalog.sum(e.{W})::bigint AS {W}", f"pg_catalog.bool_or(e.{STORED}) AS {STORED}"],
-            derived(union_all([stored, changes]), "e"),
+            derived(union_all([before, changes]), "e"),
             group_by=by,
         )
         # With ties all peers of the last row are stored: up to them, too, all rows are known.
