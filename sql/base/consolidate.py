@@ -12,17 +12,25 @@ W = quote(WEIGHT)
 
 
 def consolidated(
-    query: str, columns: Sequence[Column | Field], names: Sequence[str] | None = None, *, keep: str = "<> 0"
+    query: str,
+    columns: Sequence[Column | Field],
+    names: Sequence[str] | None = None,
+    *,
+    keep: str = "<> 0",
+    weight: str = f"d.{W}",
 ) -> str:
-    """A Z-set with each content once, those whose weights add up to nothing left out; ``names`` rename the columns."""
+    """A Z-set with each content once, those whose weights add up to nothing left out; ``names`` rename the columns.
+
+    ``weight``: that of a row of the query, alias d.
+    """
     by, values = content_groups(columns, "d")
     outputs = names if names is not None else [column.name for column in columns]
     return select(
         [f"{value} AS {quote(name)}" for value, name in zip(values, outputs, strict=True)]
-        + [f"pg_catalog.sum(d.{W})::bigint AS {W}"],
+        + [f"pg_catalog.sum({weight})::bigint AS {W}"],
         derived(query, "d"),
         group_by=by,
-        having=[f"pg_catalog.sum(d.{W}) {keep}"],
+        having=[f"pg_catalog.sum({weight}) {keep}"],
     )
 
 

@@ -59,6 +59,7 @@ from sql.storage import (
     touched_groups,
 )
 from sql.storage.recursive import recursion_strategies
+from sql.storage.reserve import reserve_name
 from sql.storage.root import below_projections, stored_keys
 from sql.storage.shape import output_columns
 from sql.storage.top import maintainable
@@ -260,11 +261,20 @@ def remembered(
 ) -> Mapping[int, Remembered]:
     """By node, the operators that hand something on from one refresh to the next.
 
-    Of aggregates it is their groups, where all of them are needed; of comparisons with one row the rows near it.
+    Of aggregates it is their groups, where all of them are needed; of comparisons with one row the rows near it; of the
+    first rows of a query those that follow.
     """
-    found: dict[int, Remembered] = {}
     if any(isinstance(operator, Recursion) for operator in root.walk()):
-        return found
+        return {}
+    found = _groups(root, shape, whole, bounding) | _reserve(root, shape)
+    return found | (_bands(root, bounding) if isinstance(shape, Top) or not isinstance(shape, Recomputed) else {})
+
+
+def _groups(
+    root: Operator, shape: Shape, whole: frozenset[int], bounding: Mapping[int, Sequence[SemiJoinReduction]]
+) -> dict[int, Remembered]:
+    """By node, the aggregates that hand on their groups."""
+    found = {}
     for operator in root.walk():
         if not isinstance(operator, Aggregate) or (isinstance(shape, Groups) and operator is shape.aggregate):
             continue
@@ -272,7 +282,13 @@ def remembered(
         name = memory_name(operator, parts) if parts is not None and not bounding.get(operator.node) else None
         if name is not None:
             found[operator.node] = Remembered(name, operator.sources)
-    return found | (_bands(root, bounding) if isinstance(shape, Top) or not isinstance(shape, Recomputed) else {})
+    return found
+
+
+def _reserve(root: Operator, shape: Shape) -> dict[int, Remembered]:
+    """The limit at the top, if it hands on the rows that follow."""
+    name = reserve_name(root) if isinstance(shape, Top) and isinstance(root, Limit) else None
+    return {} if name is None else {root.node: Remembered(name, root.sources)}
 
 
 def _bands(root: Operator, bounding: Mapping[int, Sequence[SemiJoinReduction]]) -> dict[int, Remembered]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from sql.base.text import all_of, derived, quote, select, union_all
+from sql.base.text import all_of, any_of, derived, quote, select, union_all
 from sql.operators.operator import Operator
 from sql.operators.plan import Plan
 
@@ -39,9 +39,18 @@ class SemiJoinReduction:
         states = [self.operator.new(plan)]
         if self.operator.changed(plan):
             states.append(self.operator.delta(plan))
-        rows = union_all([select(columns, derived(state, "s"), where=where) for state in states])
-        equal = [f"b.{quote(theirs)} = {alias}.{quote(mine)}" for mine, theirs in self.pairs]
-        return f"EXISTS ({select([], derived(rows, 'b'), where=[all_of(equal)])})"
+        rows = [select(columns, derived(state, "s"), where=where) for state in states]
+        equal = [all_of([f"b.{quote(theirs)} = {alias}.{quote(mine)}" for mine, theirs in self.pairs])]
+        if not (self._by_key and plan.target.one_statement):
+            rows = [union_all(rows)]
+        # PostgreSQL looks up no keys in a union. With OR it chooses to look them up or to hash all rows.
+        return any_of([f"EXISTS ({select([], derived(query, 'b'), where=equal)})" for query in rows])
+
+    @property
+    def _by_key(self) -> bool:
+        """Whether the columns have a primary key among them, so that there is an index to look up rows by."""
+        compared = {theirs for _, theirs in self.pairs}
+        return self.operator.told_apart([f for f in self.operator.columns if f.name in compared])
 
 
 def bounded(plan: Plan, operator: Operator, changes: str) -> str:

@@ -124,7 +124,9 @@ class KeyedRows(Keyed):
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
         """In the net delta a key has at most one row that goes and one that comes, and these two differ."""
-        delta = plan.cte("__pgt_scope", self.identified(select(["*"], net_delta(plan, self.root, self.fields))))
+        delta = plan.cte(
+            "__pgt_scope", self.identified(select(["*"], net_delta(plan, self.root, self.fields, single=True)))
+        )
         columns = [quote(name) for name in self.names]
         key = [quote(column.name) for column in self.key]
         other = select([], f"{delta} AS o", where=[f"o.{W} > 0", self.same("o", "d")])
@@ -159,7 +161,9 @@ class AppendedRows(KeyedRows):
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
         if not plan.usual:
             return KeyedRows.apply_delta(self, plan, storage)
-        delta = plan.cte("__pgt_scope", self.identified(select(["*"], net_delta(plan, self.root, self.fields))))
+        delta = plan.cte(
+            "__pgt_scope", self.identified(select(["*"], net_delta(plan, self.root, self.fields, single=True)))
+        )
         plan.statement.violated(f"EXISTS ({select([], f'{delta} AS d', where=[f'd.{W} < 0'])})")
         columns = [quote(name) for name in (ROW_ID, *self.names)]
         coming = select(columns, delta, where=[f"{W} > 0"])

@@ -3,7 +3,8 @@
 Rows that are not stored come after the last one that is. So of the new rows up to that one all are known: they are the
 stored ones less what has gone plus what has come. If there are still n of them, the first n are among them; likewise if
 fewer than n rows were stored, which were all there were. Otherwise rows have to move up that are not known, and the
-first rows are read again: the statement holds both ways, and takes the second only then.
+first rows are read again: the statement holds both ways, and takes the second only then. A `Reserve` of rows that are
+known without being stored makes that rare; a usual statement does without the second way then.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from sql.operators.operator import names
 from sql.operators.ordering import order_by
 from sql.operators.plan import Plan
 from sql.storage.recomputed import Recomputed
+from sql.storage.reserve import POSITION, Reserve
 from sql.storage.shape import W, output_columns
 
-STORED, POSITION = quote("__pgt_stored"), quote("__pgt_position")
+STORED = quote("__pgt_stored")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +40,15 @@ class Top(Recomputed):
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
         limit = self.limit
-        columns = limit.input.columns
-        stored_as = {f.name: name for name, f in reversed(self.fields)}
-        stored = [f"s.{quote(stored_as[c.name])} AS {quote(c.name)}" for c in columns]
+        name = plan.facts.remembered.get(limit.node)
+        reserve = Reserve(name, limit) if name else None
         full = f"(SELECT pg_catalog.count(*) FROM {storage}) >= {limit.count}"
-        self._give_groups(plan, storage, stored_as, full)
-        everything = union_all(
-            [
-                select([*stored, f"1::bigint AS {W}", f"TRUE AS {STORED}"], f"{storage} AS s"),
-                select([*names(columns), W, f"FALSE AS {STORED}"], derived(limit.input.delta(plan), "d")),
-            ]
-        )
-        by, values = content_groups(columns, "e")
-        known = select(
-            [f"{value} AS {quote(c.name)}" for value, c in zip(values, columns, strict=True)]
-            + [f"pg_catalog.sum(e.{W})::bigint AS {W}", f"pg_catalog.bool_or(e.{STORED}) AS {STORED}"],
-            derived(everything, "e"),
-            group_by=by,
-        )
-        # With ties all peers of the last row are stored: up to them, too, all rows are known.
-        by = limit.peers if limit.ties else limit.total
-        place = f"pg_catalog.rank() OVER ({order_by(by).strip()}) AS {POSITION}"
-        ranked = plan.cte("__pgt_ranked", select(["*", place], derived(known, "k")))
+        if reserve is not None:
+            full = f"(SELECT there FROM {plan.cte('__pgt_full', f'SELECT {reserve.full(full)} AS there')})"
+        stored = self._stored(plan, storage, reserve)
+        self._give_groups(plan, stored, full)
+        near = reserve.not_after(plan, stored, full) if reserve else []
+        ranked = self._ranked(plan, stored, near)
         last = f"(SELECT pg_catalog.max({POSITION}) FROM {ranked} WHERE {STORED})"
         up_to_last = [f"(r.{POSITION} <= {last} OR NOT {full})"]
         left = select([f"coalesce(pg_catalog.sum(r.{W}), 0)"], f"{ranked} AS r", where=[f"r.{W} > 0", *up_to_last])
@@ -69,30 +58,75 @@ class Top(Recomputed):
             "__pgt_enough",
             f"SELECT (NOT {full} OR ({left}) >= {limit.count}) AND NOT EXISTS ({unknown}) AS enough",
         )
+        enough = f"(SELECT enough FROM {enough})"
         copies = f"{ranked} AS r CROSS JOIN {repeated(f'r.{W}')} AS c"
-        kept = limit.computed(plan, select([f"r.{name}" for name in names(columns)], copies, where=[f"r.{W} > 0"]))
-        again = limit.new(plan)
-        chosen = union_all(
-            [
-                select(output_columns(self.fields), derived(kept, "o"), where=[f"(SELECT enough FROM {enough})"]),
-                select(output_columns(self.fields), derived(again, "o"), where=[f"NOT (SELECT enough FROM {enough})"]),
-            ]
-        )
-        return self.base.apply_full(plan, storage, chosen)
+        rows = select([f"r.{name}" for name in names(limit.columns)], copies, where=[f"r.{W} > 0", *up_to_last])
+        if reserve is None:
+            chosen = _either(enough, limit.computed(plan, rows), limit.new(plan))
+        elif plan.usual:
+            plan.statement.violated(f"NOT {enough}")
+            chosen = reserve.hand_on(plan, reserve.first(rows), f"NOT {full}")
+        else:
+            every = reserve.first(limit.input.new(plan))
+            plan.statement.violated(f"NOT {enough}")
+            chosen = reserve.hand_on(plan, _either(enough, reserve.first(rows), every), f"NOT ({full} AND {enough})")
+        return self.base.apply_full(plan, storage, select(output_columns(self.fields), derived(chosen, "o")))
 
-    def _give_groups(self, plan: Plan, storage: str, stored_as: dict[str, str], full: str) -> None:
-        """Tell an aggregate right below the limit which groups are stored: all there are while there is room left."""
+    def _stored(self, plan: Plan, storage: str, reserve: Reserve | None) -> str:
+        """The rows that are known, as the columns of the limit's input; a query that is cheap to repeat."""
+        stored_as = {f.name: name for name, f in reversed(self.fields)}
+        columns = [f"s.{quote(stored_as[c.name])} AS {quote(c.name)}" for c in self.limit.input.columns]
+        stored = select(columns, f"{storage} AS s")
+        if reserve is None:
+            return stored
+        return select(["*"], plan.cte("__pgt_stored_rows", union_all([stored, reserve.before()])))
+
+    def _ranked(self, plan: Plan, stored: str, near: list[str]) -> str:
+        """A CTE of the known rows as they were, and of changes, added up by content, each with its position.
+
+        ``near`` are conditions on the changes (alias d).
+        """
+        limit = self.limit
+        columns = limit.input.columns
+        before = select(["s.*", f"1::bigint AS {W}", f"TRUE AS {STORED}"], derived(stored, "s"))
+        delta = derived(limit.input.delta(plan), "d")
+        changes = select([*names(columns), W, f"FALSE AS {STORED}"], delta, where=near)
+        by, values = content_groups(columns, "e")
+        known = select(
+            [f"{value} AS {quote(c.name)}" for value, c in zip(values, columns, strict=True)]
+            + [f"pg_catalog.sum(e.{W})::bigint AS {W}", f"pg_catalog.bool_or(e.{STORED}) AS {STORED}"],
+            derived(union_all([before, changes]), "e"),
+            group_by=by,
+        )
+        # With ties all peers of the last row are stored: up to them, too, all rows are known.
+        by = limit.peers if limit.ties else limit.total
+        place = f"pg_catalog.rank() OVER ({order_by(by).strip()}) AS {POSITION}"
+        return plan.cte("__pgt_ranked", select(["*", place], derived(known, "k")))
+
+    def _give_groups(self, plan: Plan, stored: str, full: str) -> None:
+        """Tell an aggregate right below the limit which groups are known: all there are while there is room left."""
         below = self.limit.input
         while isinstance(below, Project):
             below = below.input
         if not isinstance(below, Aggregate):
             return
         size = in_view(below)
-        if size is None or not all(f.name in stored_as for f in (*below.columns, size)):
+        given = {f.name for f in self.limit.input.columns}
+        if size is None or not all(f.name in given for f in (*below.columns, size)):
             return
-        keys = [f"s.{quote(stored_as[f.name])} AS {quote(f.name)}" for f in below.columns if f != size]
-        groups = select([*keys, f"s.{quote(stored_as[size.name])} AS {quote(COUNT)}"], f"{storage} AS s")
+        keys = [f"s.{quote(f.name)}" for f in below.columns if f != size]
+        groups = select([*keys, f"s.{quote(size.name)} AS {quote(COUNT)}"], derived(stored, "s"))
         tell_stored(plan, below, groups, f"NOT {full}")
+
+
+def _either(condition: str, rows: str, otherwise: str) -> str:
+    """These rows where a condition is true, else the others."""
+    return union_all(
+        [
+            select(["*"], derived(rows, "o"), where=[condition]),
+            select(["*"], derived(otherwise, "o"), where=[f"NOT {condition}"]),
+        ]
+    )
 
 
 def maintainable(limit: Limit, fields: tuple[tuple[str, Field], ...]) -> bool:

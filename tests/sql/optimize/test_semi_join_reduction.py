@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from tests.sql.conftest import Workspace
-from tests.sql.harness import StreamTable
+from tests.sql.harness import StreamTable, one
 from tests.sql.random_changes import BATCHES, BEFORE, examples, follow
 
 GROUPS = "SELECT grp, count(*) AS n, sum(val) AS s, max(label) AS m FROM item GROUP BY grp"
@@ -31,6 +31,8 @@ QUERIES = {
     " WHERE t.rank IN (0, 1)",
     "by part of the key": "SELECT t.rank, g.val, g.n FROM tag t JOIN (SELECT grp, val, count(*) AS n, sum(free) AS f"
     " FROM item GROUP BY grp, val) g ON g.grp = t.grp AND g.n >= t.rank WHERE t.rank > 0",
+    "by the other's key": "SELECT i.id, g.n FROM item i JOIN (SELECT rank, count(*) AS n FROM tag GROUP BY rank) g"
+    " ON g.rank = i.id WHERE i.val = 1",
     "numbers that look different": "SELECT i.id, g.n FROM item i JOIN (SELECT free, count(*) AS n FROM item GROUP BY"
     " free) g ON g.free = i.free WHERE i.val = 2",
 }
@@ -73,4 +75,21 @@ def test_what_is_read_twice_is_not_bounded(workspace: Workspace) -> None:
     assert stream.difference() == []
     workspace.execute("INSERT INTO item (id, grp) VALUES (2, 1), (3, 2)", "UPDATE tag SET rank = 3 - rank")
     stream.refresh()
+    assert stream.difference() == []
+
+
+def test_keys_of_few_changes_are_looked_up(workspace: Workspace) -> None:
+    workspace.execute(
+        "INSERT INTO item (id, val) SELECT n, n % 500 FROM generate_series(1, 100000) n",
+        "INSERT INTO tag (rank) SELECT n FROM generate_series(1, 3000) n",
+        "ANALYZE item, tag",
+        "SET random_page_cost = 1.1",
+    )
+    stream = workspace.stream("st", QUERIES["by the other's key"])
+    workspace.execute("INSERT INTO tag (rank) VALUES (1), (2), (501)", "UPDATE item SET val = 1 WHERE id IN (2, 9000)")
+    read = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'item'"
+    with workspace.connection.transaction():
+        before = one(workspace.connection, read)
+        stream.refresh()
+        assert one(workspace.connection, read) == before
     assert stream.difference() == []
