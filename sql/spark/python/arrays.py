@@ -50,8 +50,7 @@ def _part(expressions: Expressions, array: Typed, node: exp.Slice) -> Typed:
         raise NotExpressible("subscript of anything but integers")
     numbers = (f"CAST({'NULL' if end is None else end.sql} AS INT)" for end in ends)
     missing = ("TRUE" if end is None else "FALSE" for end in ends)
-    sql = call("array_part", array.sql, *numbers, *missing)
-    return Typed(f"(CASE WHEN {array.sql} IS NOT NULL THEN {sql} END)", array.type)
+    return Typed(call("array_part", array.sql, *numbers, *missing), array.type)
 
 
 def _joined(expressions: Expressions, node: exp.ArrayConcat) -> Typed:

@@ -258,8 +258,8 @@ class Comparison:
     async def compare(self, query: str, label: str) -> None:
         """Note a difference between the rows of `query` on PostgreSQL and on Spark, as texts."""
         try:
+            text = await canonical(self._connection, query)
             async with self._session.transaction():
-                text = await canonical(self._connection, query)
                 await self._connection.execute("SET LOCAL search_path = ''; SET LOCAL timezone = 'UTC'")
                 staging = await self._spark(text)
                 for one, other, where in (

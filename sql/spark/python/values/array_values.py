@@ -109,13 +109,13 @@ def element(text: str, index: int) -> str | None:
     return array.items[index - array.lows[0]]
 
 
-def part(text: str, first: int | None, last: int | None, from_first: bool, to_last: bool) -> str | None:
+def part(text: str | None, first: int | None, last: int | None, from_first: bool, to_last: bool) -> str | None:
     """`array[first:last]`, of which either may be left out.
 
     >>> part("[2:5]={a,b,c,d}", 3, 4, False, False), part("{{1,2},{3,4}}", 2, 9, False, False)
     ('{b,c}', '{{3,4}}')
     """
-    if (first is None and not from_first) or (last is None and not to_last):
+    if text is None or (first is None and not from_first) or (last is None and not to_last):
         return None
     array = parsed(text)
     if not array.sizes:

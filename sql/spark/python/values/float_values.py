@@ -11,11 +11,11 @@ from fractions import Fraction
 def text(value: float) -> str:
     """`double precision::text`: the shortest digits that are read as the number.
 
-    >>> text(0.1), text(1e15), text(123456789012345.0), text(-0.0), text(1e-5)
-    ('0.1', '1e+15', '123456789012345', '-0', '1e-05')
+    >>> text(0.1), text(1e15), text(123456789012345.0), text(-0.0), text(1e-5), text(1e23)
+    ('0.1', '1e+15', '123456789012345', '-0', '1e-05', '9.999999999999999e+22')
     """
     special = _special(value)
-    return special or _written(repr(value), 15)
+    return special or _written(_shortest(value), 15)
 
 
 def real_text(value: float) -> str:
@@ -56,16 +56,35 @@ def _written(shortest: str, large: int) -> str:
     return sign + digits[: power + 1] + (f".{rest}" if rest else "")
 
 
+def _shortest(value: float) -> str:
+    """Digits nearer to the number than to any other. (Python's may be halfway between, as 1e23 is, from 2^53 on.)"""
+    shortest = repr(value)
+    if abs(value) < 1 << 53:
+        return shortest
+    exact, most = Fraction(abs(value)), math.nextafter(math.inf, 0)
+    above = Fraction(2) ** 1024 if abs(value) == most else Fraction(math.nextafter(abs(value), math.inf))
+    low, high = (Fraction(math.nextafter(abs(value), 0)) + exact) / 2, (exact + above) / 2
+    digits = len(shortest.lower().partition("e")[0].strip("-").replace(".", "").strip("0"))
+    while not low < abs(Fraction(shortest)) < high:
+        digits += 1
+        shortest = f"{value:.{digits - 1}e}"
+    return shortest
+
+
 def _shortest_real(value: float) -> str:
     (bits,) = struct.unpack("I", struct.pack("f", abs(value)))
     below, above = (_real(bits + step) for step in (-1, 1))
     exact = Fraction(abs(value))
     low, high = (below + exact) / 2, (above + exact) / 2
     for digits in range(1, 10):
-        candidate = f"{abs(value):.{digits - 1}e}"
-        if low < Fraction(candidate) < high:
-            break
-    return ("-" if value < 0 else "") + candidate
+        # The nearest one may be outside where the next one on the other side is not: below a power of two the
+        # numbers are closer to each other than above it.
+        nearest = f"{abs(value):.{digits - 1}e}"
+        step = Fraction(10) ** (int(nearest.partition("e")[2]) - digits + 1)
+        inside = [each for n in (0, 1, -1) if low < (each := Fraction(nearest) + n * step) < high]
+        if inside:
+            return ("-" if value < 0 else "") + f"{float(inside[0]):.{digits - 1}e}"
+    raise AssertionError("nine digits tell all numbers apart")
 
 
 def _real(bits: int) -> Fraction:

@@ -196,8 +196,8 @@ def common(text: str, other: str, kind: str) -> str:
     one, two = parsed(text, kind), parsed(other, kind)
     if not overlaps(text, other, kind):
         return "empty"
-    start = one if one.start > two.start else two
-    end = one if one.end < two.end else two
+    start = one if one.start >= two.start else two
+    end = one if one.end <= two.end else two
     return written(Range(start.low, end.high, start.with_low, end.with_high, False, kind))
 
 
@@ -208,8 +208,8 @@ def union(text: str, other: str, kind: str) -> str:
         return other if one.empty else text
     if not overlaps(text, other, kind) and not beside(text, other, kind):
         raise ValueError("result of range union would not be contiguous")
-    start = one if one.start <= two.start else two
-    end = one if one.end >= two.end else two
+    start = one if one.start < two.start else two
+    end = one if one.end > two.end else two
     return written(Range(start.low, end.high, start.with_low, end.with_high, False, kind))
 
 
