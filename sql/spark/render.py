@@ -398,12 +398,20 @@ def _keys_of(node: exp.Expr, key: Typed, *, shown_apart: bool) -> list[str]:
 
 def _given_as_it_is(key: exp.Expr, select: exp.Select) -> bool:
     """Whether a key is used outside of aggregates: then it would have to be one of a group's equal values."""
-    text, having = key.sql("postgres"), select.args.get("having")
+    text, having = _bare(key), select.args.get("having")
     for item in (*select.expressions, *([having.this] if having else [])):
         inner = item.walk(prune=lambda node: isinstance(node, exp.AggFunc))
-        if any(type(node) is type(key) and node.sql("postgres") == text for node in inner):
+        if any(type(node) is type(key) and _bare(node) == text for node in inner):
             return True
     return False
+
+
+def _bare(node: exp.Expr) -> str:
+    """An expression without the names of tables, which may be left out."""
+    bare = node.copy()
+    for column in bare.find_all(exp.Column):
+        column.set("table", None)
+    return str(bare.sql("postgres"))
 
 
 def _sorted_by(key: exp.Expr, expressions: SparkExpressions, given: Mapping[str, int], select: SelectText) -> Typed:

@@ -44,6 +44,8 @@ def _variance(expressions: Expressions, node: exp.AggFunc) -> Typed:
 
 
 def _shown(value: Typed) -> str:
+    if is_numeral(value.type):
+        return value.sql
     return shown(value) if value.type.name == "numeric" else f"CAST({value.sql} AS STRING)"
 
 
@@ -136,12 +138,9 @@ def alike(key: Typed) -> str:
     """What equal values of a type have in common where they can look different, nothing of other types."""
     if key.type == JSONB:
         return call("jsonb_normal", key.sql)
-    if is_numeral(key.type):
-        return decimal_of(key).sql
-    if key.type.name == "double precision":
-        nan = "CAST('NaN' AS DOUBLE)"
-        return f"(CASE WHEN isnan({key.sql}) THEN {nan} ELSE {key.sql} + CAST(0 AS DOUBLE) END)"
-    return key.sql if key.type.display is Display.KEPT else ""
+    if is_numeral(key.type) or key.type.display is Display.KEPT:
+        return call("decimal_alike", _shown(key))
+    return call("float_alike", key.sql) if key.type.name == "double precision" else ""
 
 
 def is_written_out(key: Typed) -> bool:

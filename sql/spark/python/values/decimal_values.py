@@ -169,6 +169,15 @@ def trimmed(a: str) -> str:
     return rounded(a, least_scale(a))
 
 
+def alike(a: str) -> str:
+    """What numbers that are equal have in common.
+
+    >>> alike("1.50"), alike("100.0"), alike("NaN")
+    ('1.5', '100', 'NaN')
+    """
+    return trimmed(a) if _TEXT.fullmatch(a) else a
+
+
 def factorial(number: int) -> str:
     """`factorial`."""
     if not 0 <= number < 5000:

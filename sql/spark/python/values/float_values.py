@@ -18,6 +18,11 @@ def text(value: float) -> str:
     return special or _written(_shortest(value), 15)
 
 
+def alike(value: float) -> str:
+    """What numbers that are equal have in common: zero has two signs."""
+    return text(value + 0.0)
+
+
 def real_text(value: float) -> str:
     """`real::text`.
 
