@@ -297,6 +297,8 @@ def _extract(expressions: Expressions, node: exp.Extract) -> Typed:
     number = years_of(this, sql) if part in equality.YEAR_PARTS else where_finite(this, sql, "NULL")
     if isinstance(named, exp.Var):
         return Typed(f"CAST({number} AS {type_.spark})", type_)
+    if scale:
+        raise NotExpressible(f"date_part('{part}'), which has a fraction")
     return Typed(f"CAST({number} AS DOUBLE)", SparkType("double precision"))
 
 

@@ -96,6 +96,7 @@ def test_entries_of_the_equality_list_give_the_results_of_postgresql(
         ("SELECT i FROM public.t ORDER BY i FETCH FIRST 3 ROWS WITH TIES", "LIMIT"),
         ("SELECT tz + '1 day'::interval FROM public.t", "time zone"),
         ("SELECT i FROM public.t WHERE ts + '1900000000:00:00'::interval < ts", "very long interval"),
+        ("SELECT date_part('milliseconds'::text, ts) FROM public.t", "date_part"),
         ("SELECT octet_length(c) FROM public.t", "octet_length of character"),
         ("SELECT CASE WHEN b THEN c ELSE 'no'::bpchar END FROM public.t", "character with different lengths"),
         ("SELECT sum(f) FROM public.t", "sum of double precision"),
