@@ -34,10 +34,14 @@ _OTHER_OR_GROUP = re.compile(r"(\\.|\[\^?\]?(?:\[:[a-z]+:\]|\\.|[^\]\\])*\])|\((
 
 class Pattern:
     """``expression`` is Python's. ``shortest``: the shortest match is wanted. ``by_letters``: characters beyond ASCII
-    may count otherwise under a collation that is not C. ``groups``: how many there are that a match is asked for."""
+    may count otherwise under a collation that is not C. ``groups``: how many there are that a match is asked for.
 
-    def __init__(self, expression: Any, shortest: bool, by_letters: bool, groups: int):
-        self.expression, self.shortest, self.by_letters, self.groups = expression, shortest, by_letters, groups
+    ``ways`` is how many of its parts may be of one length or another: with one at most, what Python tries first is the
+    longest match, or the shortest. With more, the time that it takes grows with a power of the text's length."""
+
+    def __init__(self, reader: "_Reader", expression: Any, by_letters: bool):
+        self.expression, self.by_letters = expression, by_letters
+        self.shortest, self.groups, self.ways = reader.lazy, reader.groups, reader.ways
 
 
 class _Reader:
@@ -47,6 +51,7 @@ class _Reader:
         self.pattern, self.at, self.fold = pattern, 0, fold
         self.greedy = self.lazy = self.choice = self.by_letters = False
         self.groups = 0
+        self.ways = 0
         self.counted = False
         """Whether what a group matches may depend on how the two try."""
 
@@ -66,6 +71,7 @@ class _Reader:
         while self._next() == "|":
             self.at += 1
             self.choice = True
+            self.ways += 1
             written.append(self._branch(depth))
         return "|".join(written)
 
@@ -100,6 +106,9 @@ class _Reader:
             raise ValueError("a count of a place")
         self.at = count.end()
         self.counted = self.counted or varies
+        if varies and (count[1] is None or count[2]) and count[0][0] != "?":
+            raise ValueError("a count of what varies")  # Python could take for ever
+        self.ways += varies
         if _COUNT.match(self.pattern, self.at):
             raise ValueError("a count of a count")
         self._preference(count)
@@ -110,6 +119,7 @@ class _Reader:
         if any(number > 255 for number in numbers) or numbers != sorted(numbers):
             raise ValueError("a count that is none")
         fixed = count[1] is not None and (count[2] is None or count[3] == count[1])
+        self.ways += not fixed
         self.greedy = self.greedy or not (fixed or count[4])
         self.lazy = self.lazy or bool(count[4] and not fixed)
 
@@ -181,7 +191,7 @@ def compiled(pattern: str, flags: str) -> Pattern:
     reader = _Reader(pattern, "i" in flags)
     written = reader.all()
     options = re.DOTALL | re.ASCII | (re.IGNORECASE if "i" in flags else 0)
-    return Pattern(re.compile(written, options), reader.lazy, reader.by_letters or "i" in flags, reader.groups)
+    return Pattern(reader, re.compile(written, options), reader.by_letters or "i" in flags)
 
 
 def checked(pattern: str, flags: str, *, groups: bool = True) -> None:
@@ -202,20 +212,26 @@ def without_groups(pattern: str) -> str:
 _patterns: dict[tuple[str, str], Pattern] = {}
 
 
-def _known(pattern: str, flags: str, text: str, c_collation: bool) -> Pattern:
+_LONG = 1000
+"""Characters of a text beyond which a pattern must not be able to match in many ways."""
+
+
+def _known(pattern: str, flags: str, text: str, c_collation: bool, most: int = 1) -> Pattern:
     found = _patterns.get((pattern, flags))
     if found is None:
         found = _patterns[pattern, flags] = compiled(pattern, flags)
     if found.by_letters and not c_collation and not text.isascii():
         raise ValueError("characters beyond ASCII, under a collation other than C")
+    if found.ways > most and len(text) > _LONG:
+        raise ValueError("a long text, for a pattern that can match it in many ways")
     return found
 
 
 def _match(pattern: Pattern, text: str, start: int) -> Any:
     """The match that begins first from a place on."""
     found = pattern.expression.search(text, start)
-    if found is None:
-        return None
+    if found is None or pattern.ways < 2:
+        return found
     first = found.start()
     ends = range(first, found.end() + 1) if pattern.shortest else range(len(text), found.end() - 1, -1)
     for end in ends:
@@ -247,7 +263,7 @@ def _matches(pattern: Pattern, text: str, every: bool) -> Iterator[Any]:
 
 def is_found(text: str, pattern: str, flags: str, c_collation: bool) -> bool:
     """`text ~ pattern`."""
-    return _known(pattern, flags, text, c_collation).expression.search(text) is not None
+    return _known(pattern, flags, text, c_collation, 2).expression.search(text) is not None
 
 
 def replaced(text: str, pattern: str, other: str, flags: str, c_collation: bool) -> str:
