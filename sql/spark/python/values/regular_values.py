@@ -104,6 +104,10 @@ class _Reader:
             return atom
         if edge:
             raise ValueError("a count of a place")
+        return atom + self._count(count, varies=varies)
+
+    def _count(self, count: "re.Match[str]", *, varies: bool) -> str:
+        """A count of something, of which several matches may be of several lengths (``varies``)."""
         self.at = count.end()
         self.counted = self.counted or varies
         if varies and (count[1] is None or count[2]) and count[0][0] != "?":
@@ -112,7 +116,7 @@ class _Reader:
         if _COUNT.match(self.pattern, self.at):
             raise ValueError("a count of a count")
         self._preference(count)
-        return atom + count[0]
+        return count[0]
 
     def _preference(self, count: "re.Match[str]") -> None:
         numbers = [int(number) for number in (count[1], count[3]) if number]
