@@ -129,7 +129,6 @@ FUNCTIONS: Mapping[str, PythonFunction] = {
     "string_like": PythonFunction(string_values.like, "boolean"),
     "string_literal": PythonFunction(string_values.literal, "string"),
     "string_formatted": _lax(string_values.formatted, "string"),
-    "string_cut": PythonFunction(string_values.cut, "string"),
     "string_cut_character": PythonFunction(string_values.cut_character, "string"),
     "bytes_length": PythonFunction(string_values.byte_length, "int"),
     "bytes_encoded": PythonFunction(string_values.encoded, "string"),

@@ -198,16 +198,6 @@ def compiled(pattern: str, flags: str) -> Pattern:
     return Pattern(reader, re.compile(written, options), reader.by_letters or "i" in flags)
 
 
-def checked(pattern: str, flags: str, *, groups: bool = True) -> None:
-    """Raises ValueError for a pattern that is not known; without ``groups`` what these match is not asked for."""
-    try:
-        compiled(pattern, flags)
-    except ValueError:
-        if groups:
-            raise
-        compiled(without_groups(pattern), flags)
-
-
 def without_groups(pattern: str) -> str:
     """The pattern with groups that nothing is asked of."""
     return _OTHER_OR_GROUP.sub(lambda found: found[1] or "(?:", pattern)

@@ -212,16 +212,6 @@ def hashed(data: str, name: str) -> str:
     return _bytea(hashlib.new(name, _bytes(data)).digest())
 
 
-def bytes_of_text(text: str) -> str:
-    """`convert_to(text, 'UTF8')`."""
-    return _bytea(text.encode())
-
-
-def cut(text: str, length: int) -> str:
-    """`text::varchar(length)`."""
-    return text[:length]
-
-
 def cut_character(text: str, length: int) -> str:
     """`text::character(length)`, whose trailing blanks are left out."""
     return text[:length].rstrip(" ")
