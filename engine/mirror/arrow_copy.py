@@ -175,7 +175,7 @@ def record_batches(pipe: BytePipe, schema: pa.Schema, padded: Iterable[str] = ()
         return
     batches = pyarrow.csv.open_csv(
         pa.PythonFile(pipe, mode="r"),
-        read_options=pyarrow.csv.ReadOptions(column_names=schema.names, block_size=BLOCK_BYTES, use_threads=False),
+        read_options=pyarrow.csv.ReadOptions(column_names=schema.names, block_size=BLOCK_BYTES),
         parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
         convert_options=pyarrow.csv.ConvertOptions(
             column_types={field.name: _read_as(field.type) for field in schema},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 from catalog.session import SqlSession
@@ -42,6 +43,20 @@ WHERE a.attrelid OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text::pg_catalog.oid
   AND c.oid OPERATOR(pg_catalog.<>) 'pg_catalog.default'::pg_catalog.regcollation
 """
 
+# The labels of enums, in order, that columns have, or are based on.
+_LABELS = """
+SELECT pg_catalog.format_type(e.enumtypid, NULL), pg_catalog.to_json(
+           pg_catalog.array_agg(e.enumlabel ORDER BY e.enumsortorder)
+       )::pg_catalog.text
+FROM pg_catalog.pg_enum e
+WHERE e.enumtypid IN (
+    SELECT CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END
+    FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) a.atttypid
+    WHERE a.attrelid OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text::pg_catalog.oid[])
+)
+GROUP BY e.enumtypid
+"""
+
 # All characters that Unicode may give cases to are in the first two planes. NULL if one becomes several.
 _CASES = """
 SELECT pg_catalog.string_agg(c, '' ORDER BY i) FILTER (WHERE changed),
@@ -66,7 +81,9 @@ async def environment_of(session: SqlSession, relations: Iterable[int]) -> Envir
     casing = await _casings.get((oid, started), lambda: _casing(session)) if one_by_one else None
     oids = "{" + ",".join(map(str, relations)) + "}"
     columns = frozenset((int(oid), str(name), str(of)) for oid, name, of in await session.fetch(_COLUMNS, oids))
-    return Environment(Collations(bool(binary_order), casing, columns), bool(utc))
+    labels = await session.fetch(_LABELS, oids)
+    enums = tuple(sorted((str(name), tuple(json.loads(text))) for name, text in labels))
+    return Environment(Collations(bool(binary_order), casing, columns), bool(utc), enums)
 
 
 async def _casing(session: SqlSession) -> Casing | None:

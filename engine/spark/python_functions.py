@@ -29,6 +29,7 @@ def _of_batches(spark: Session, function: PythonFunction) -> Any:
         "string": (types.StringType(), pa.string(), pa.string()),
         "boolean": (types.BooleanType(), pa.bool_(), pa.bool_()),
         "int": (types.IntegerType(), pa.int32(), pa.int32()),
+        "bigint": (types.LongType(), pa.int64(), pa.int64()),
         "double": (types.DoubleType(), pa.float64(), pa.float64()),
         "date": (types.DateType(), pa.int32(), pa.date32()),
         "timestamp_ntz": (types.TimestampNTZType(), pa.int64(), pa.timestamp("us")),
@@ -39,11 +40,12 @@ def _of_batches(spark: Session, function: PythonFunction) -> Any:
     else:
         from pyspark.sql.connect.udf import UserDefinedFunction
     kind = PythonEvalType.SQL_SCALAR_ARROW_UDF
-    return UserDefinedFunction(_strict(function.function, given, wanted), declared, evalType=kind)
+    return UserDefinedFunction(_over(function, given, wanted), declared, evalType=kind)
 
 
-def _strict(function: Callable[..., Any], given: Any, wanted: Any) -> Callable[..., Any]:
-    """The function over arrays; NULL where an argument is."""
+def _over(called: PythonFunction, given: Any, wanted: Any) -> Callable[..., Any]:
+    """The function over arrays; of a strict one NULL where an argument is."""
+    function, strict = called.function, called.strict
 
     def compute(*columns: Any) -> Any:
         import pyarrow as pa
@@ -54,7 +56,7 @@ def _strict(function: Callable[..., Any], given: Any, wanted: Any) -> Callable[.
             return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
 
         rows = zip(*(numbers(column).to_pylist() for column in columns), strict=True)
-        values = [None if None in row else function(*row) for row in rows]
+        values = [None if strict and None in row else function(*row) for row in rows]
         return pa.array(values, given).cast(wanted)
 
     return compute

@@ -28,7 +28,7 @@ from engine.spark.staging import Connect, StagingArea, check_plain_types, copy_d
 from sql.base.columns import Column
 from sql.base.text import quote
 from sql.spark.render import SparkQuery
-from sql.spark.types import CARRIED, base_type, column_type
+from sql.spark.types import CARRIED, RANGES, base_type, column_type
 
 PARTS = "part string, rows bigint"
 """What executors give to the driver: the names of the tables that they have filled, and their rows."""
@@ -162,7 +162,7 @@ def _qualified(type_: str) -> str:
     raise SqlError("42704", f'type "{type_}" is none that Spark gives')
 
 
-_NAMES = frozenset(("text", "date", "uuid", "bytea", "bpchar", "json", "jsonb", "inet", "cidr", "macaddr"))
+_NAMES = frozenset(("text", "date", "uuid", "bytea", "bpchar", "json", "jsonb", "inet", "cidr", "macaddr", *RANGES))
 
 
 def fields(query: SparkQuery) -> Fields:

@@ -174,7 +174,8 @@ class StagingArea:
 
 
 _ONLY_PLAIN_TYPES = """
-SELECT coalesce(pg_catalog.bool_and(t.typtype = 'e' OR t.typtype = 'b' AND t.oid::pg_catalog.int8 < 16384), true)
+SELECT coalesce(
+    pg_catalog.bool_and(t.typtype = 'e' OR t.typtype IN ('b', 'r') AND t.oid::pg_catalog.int8 < 16384), true)
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = pg_catalog.to_regclass($1::pg_catalog.text)::pg_catalog.oid AND a.attnum > 0
 """

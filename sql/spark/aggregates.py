@@ -12,10 +12,13 @@ from sql.canonical.written import read
 from sql.errors import NotExpressible
 from sql.operators.aggregates.accumulators import scale_digits
 from sql.spark.numbers.exact import average_of, decimal_of, scale_of, sum_of
+from sql.spark.numbers.wide import is_wide, wide_sum
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.python.calls import call
 from sql.spark.python.intervals import INTERVAL, totals
+from sql.spark.statistics import ordered_floats
 from sql.spark.types import BIGINT, BOOLEAN, NUMERAL, Display, SparkType, Typed
+from sql.spark.user_types import label_at, place_of
 
 
 def _filter(expressions: Expressions, node: exp.Filter) -> Typed:
@@ -54,9 +57,13 @@ def _count(expressions: Expressions, node: exp.Count) -> Typed:
 def _sum(expressions: Expressions, node: exp.Sum) -> Typed:
     if (digits := _scale_digits(expressions, node.this)) is not None:
         return digits
+    if isinstance(node.this, exp.Order):
+        return ordered_floats(expressions, node.this, "sum")
     distinct, value = _argument(expressions, node)
     if value.type == INTERVAL:
         return Typed(call("interval_total", *totals(expressions, value)), INTERVAL)
+    if is_wide(value) and not distinct and (total := wide_sum(value, expressions.clause)):
+        return total
     return sum_of(value, distinct, expressions.clause)
 
 
@@ -88,6 +95,8 @@ def _scale_digits(expressions: Expressions, node: Any) -> Typed | None:
 
 
 def _avg(expressions: Expressions, node: exp.Avg) -> Typed:
+    if isinstance(node.this, exp.Order):
+        return ordered_floats(expressions, node.this, "avg")
     distinct, value = _argument(expressions, node)
     if value.type == INTERVAL:
         count = f"CAST(count({value.sql}){expressions.clause} AS BIGINT)"
@@ -106,6 +115,9 @@ def _max(expressions: Expressions, node: exp.Max) -> Typed:
 def _extremum(expressions: Expressions, node: exp.AggFunc, name: str) -> Typed:
     _, value = _argument(expressions, node)
     type_ = value.type
+    if type_.enum and not node.expressions:
+        place = place_of(value, expressions.environment).sql
+        return label_at(f"{name}({place}){expressions.clause}", type_, expressions.environment)
     if node.expressions or not (type_.ordered and type_.groupable) or type_.name in ("boolean", "uuid"):
         collated = " under this collation" if type_.is_text and not type_.ordered else ""
         raise NotExpressible(f"{name} of {type_.name}{collated}")

@@ -16,6 +16,7 @@ from sql.spark.numbers.exact import failure
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.text.collations import common
 from sql.spark.types import BOOLEAN, Typed
+from sql.spark.user_types import label_at, place_of
 from sql.spark.values import as_type, comparable, kept_scale, unify
 
 
@@ -59,6 +60,9 @@ def _least(expressions: Expressions, node: exp.Least) -> Typed:
 def _chosen(expressions: Expressions, name: str, arguments: Sequence[Any], *, ordering: bool = False) -> Typed:
     values = [expressions.render(argument) for argument in arguments]
     type_ = unify([value.type for value in values], name.upper())
+    if ordering and type_.enum:
+        places = (place_of(value, expressions.environment).sql for value in values)
+        return label_at(f"{name}({', '.join(places)})", type_, expressions.environment)
     if ordering and not (type_.ordered and type_.groupable):
         raise NotExpressible(f"{name.upper()} of {type_.name}")
     scales = [kept_scale(value, type_) for value in values]

@@ -138,6 +138,12 @@ TIME_PARTS = frozenset(("hour", "minute", "second", "milliseconds", "microsecond
 YEAR_PARTS = frozenset(("year", "isoyear", "decade", "century", "millennium"))
 """Parts that are infinite where the date is, and counted otherwise before the year 1; of infinity others are NULL."""
 
+_OF_YEAR = (
+    "CAST(make_date(CASE WHEN year({0}) >= {2} THEN CAST({1} AS INT) WHEN {0} IS NOT NULL"
+    " THEN CAST(raise_error('before the year 1') AS INT) END, 1, 1) AS TIMESTAMP_NTZ)"
+)
+"""The first day of a year, which is {1}, where that of the timestamp is {2} at least."""
+
 # By arithmetic on dates where possible: Sail's own truncation counts nanoseconds, which reach from 1677 to 2262 only.
 TRUNCATIONS = {
     "year": "CAST(date_sub(CAST({0} AS DATE), dayofyear({0}) - 1) AS TIMESTAMP_NTZ)",
@@ -148,6 +154,9 @@ TRUNCATIONS = {
     "hour": "CAST(date_trunc('HOUR', {0}) AS TIMESTAMP_NTZ)",
     "minute": "CAST(date_trunc('MINUTE', {0}) AS TIMESTAMP_NTZ)",
     "second": "CAST(date_trunc('SECOND', {0}) AS TIMESTAMP_NTZ)",
+    "decade": _OF_YEAR.replace("{1}", "year({0}) div 10 * 10").replace("{2}", "10"),
+    "century": _OF_YEAR.replace("{1}", "(year({0}) + 99) div 100 * 100 - 99").replace("{2}", "1"),
+    "millennium": _OF_YEAR.replace("{1}", "(year({0}) + 999) div 1000 * 1000 - 999").replace("{2}", "1"),
 }
 """Units of date_trunc on a timestamp without time zone."""
 
@@ -176,6 +185,9 @@ CASTS = {
     ("text", "date"): call("text_date", "{0}"),
     ("text", "timestamp without time zone"): call("text_timestamp", "{0}"),
     ("text", "timestamp with time zone"): call("text_timestamptz", "{0}"),
+    ("double precision", "text"): call("float_text", "{0}"),
+    ("real", "text"): call("real_text", "CAST({0} AS DOUBLE)"),
+    ("interval", "text"): call("interval_shown", "{0}"),
     ("jsonb", "text"): "{0}",
     ("jsonb", "boolean"): call("jsonb_boolean", "{0}"),
     ("integer", "boolean"): "({0} <> 0)",
@@ -189,6 +201,13 @@ CASTS = {
     ("integer", "double precision"): "CAST({0} AS DOUBLE)",
     ("bigint", "double precision"): "CAST({0} AS DOUBLE)",
     ("real", "double precision"): "CAST({0} AS DOUBLE)",
+    ("double precision", "real"): (
+        "(CASE WHEN abs(CAST({0} AS FLOAT)) = CAST('Infinity' AS FLOAT) AND abs({0}) <> CAST('Infinity' AS DOUBLE)"
+        " THEN CAST(raise_error('value out of range: overflow') AS FLOAT)"
+        " WHEN CAST({0} AS FLOAT) = CAST(0 AS FLOAT) AND {0} <> 0"
+        " THEN CAST(raise_error('value out of range: underflow') AS FLOAT) ELSE CAST({0} AS FLOAT) END)"
+    ),
+    ("timestamp without time zone", "time without time zone"): call("moment_clock", "{0}"),
     # From text both give the nearest number; Sail divides an integer by a power of ten.
     ("numeric", "double precision"): "CAST(CAST({0} AS STRING) AS DOUBLE)",
     ("double precision", "integer"): f"greatest(CAST({ROUNDED} AS INT), NULL)",

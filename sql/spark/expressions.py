@@ -22,28 +22,34 @@ from sql.spark.functions import FUNCTIONS
 from sql.spark.numbers.bits import BITS
 from sql.spark.numbers.exact import Layers, arithmetic, integer_division, negated, quotient, remainder
 from sql.spark.numbers.floats import float_arithmetic, is_float
+from sql.spark.numbers.wide import is_wide, wide_arithmetic, wide_comparison, wide_negated
 from sql.spark.ordered_aggregates import ORDERED_AGGREGATES
 from sql.spark.protocol import Environment
-from sql.spark.python.calls import called
+from sql.spark.python.arrays import ARRAY_RULES, member_of
+from sql.spark.python.calls import call, called
 from sql.spark.python.formats import FORMATS
 from sql.spark.python.intervals import INTERVAL, INTERVALS, compared, difference
-from sql.spark.python.jsonb import JSONB, JSONB_RULES, same_look
+from sql.spark.python.jsonb import JSONB, JSONB_RULES, less, same_look
+from sql.spark.python.signatures import applied
+from sql.spark.statistics import STATISTICS
 from sql.spark.text.cases import CASES
 from sql.spark.text.collations import BYTES
 from sql.spark.text.patterns import same_everywhere
+from sql.spark.text.regular_expressions import REGULAR_EXPRESSIONS, literal, matches, similar
+from sql.spark.text.strings import STRINGS, cut
 from sql.spark.types import (
     BOOLEAN,
     DATE,
-    NUMERAL,
     TEXT,
     TIMESTAMP,
     UNKNOWN,
     SparkType,
     Typed,
     column_type,
+    is_numeral,
     sqlglot_type,
 )
-from sql.spark.user_types import Label
+from sql.spark.user_types import Label, place_of
 from sql.spark.values import comparable, constant, converted, number, numeral, string, unify
 from sql.spark.windows import WINDOWS
 
@@ -168,6 +174,9 @@ class SparkExpressions:
     def _cast(self, node: exp.Cast) -> Typed:
         target, bare = _cast_to(node)
         value = node.this.unnest()
+        if target.is_text and not bare and not isinstance(value, exp.Literal | exp.Null):
+            length = int(node.to.expressions[0].name)
+            return cut(self.render(value), length, padded=target.name == "character")
         if isinstance(value, exp.Neg) and isinstance(value.this, exp.Literal) and not value.this.is_string:
             value = exp.Literal.string("-" + value.this.name)
         if isinstance(value, exp.Literal):
@@ -185,7 +194,7 @@ class SparkExpressions:
         if bare and target.name == "numeric" and inner.type.is_number:
             return inner if inner.type.name == "numeric" else converted(inner, inner.type.as_numeric())
         if bare and target.name == "numeric":
-            return inner if inner.type == NUMERAL else numeral(inner)
+            return inner if is_numeral(inner.type) else numeral(inner)
         depending = in_utc(inner, target) if self.environment.utc else None
         return depending or converted(inner, target)
 
@@ -195,7 +204,12 @@ class SparkExpressions:
         right = node.right
         if isinstance(right, exp.Any | exp.All) or (isinstance(right, exp.Anonymous) and right.name.upper() == "ALL"):
             return self._quantified(node, right)
+        if _is_row(node.left) and _is_row(right):
+            return self._rows(node, node.left.expressions, right.expressions)
         a, b = self.render(node.left), self.render(right)
+        in_python = self._compared(node, a, b)
+        if in_python is not None:
+            return in_python
         if self.environment.utc and a.type != b.type:
             a, b = local(a), local(b)
         if (a.type, b.type) == (DATE, TIMESTAMP):
@@ -210,11 +224,44 @@ class SparkExpressions:
         sql = f"({x} {_COMPARISONS[type(node)]} {y})"
         return Typed(f"(NOT {sql})" if isinstance(node, exp.NullSafeNEQ) else sql, BOOLEAN)
 
+    def _compared(self, node: exp.Binary, a: Typed, b: Typed) -> Typed | None:
+        """A comparison that a function in Python makes."""
+        operator, equality = _COMPARISONS[type(node)], type(node) in (exp.EQ, exp.NEQ)
+        if a.type.enum and a.type == b.type and operator not in ("=", "<>", "<=>"):
+            a, b = place_of(a, self.environment), place_of(b, self.environment)
+            return Typed(f"({a.sql} {operator} {b.sql})", BOOLEAN)
+        if is_wide(a, b) and operator != "<=>":
+            return wide_comparison(a, b, operator)
+        if (a.type, b.type) == (JSONB, JSONB) and not isinstance(node, _EQUALITIES):
+            return less(self, a, operator, b)
+        found = applied("=", (a, b)) if equality else None
+        return replace(found, sql=f"(NOT {found.sql})") if found and isinstance(node, exp.NEQ) else found
+
+    def _rows(self, node: exp.Binary, left: Sequence[Any], right: Sequence[Any]) -> Typed:
+        """A comparison of rows, by the first of their values that differ."""
+        kind = type(node)
+        pairs = [*zip(left, right, strict=True)]
+        if kind in _EQUALITIES:
+            if kind not in (exp.EQ, exp.NEQ):
+                raise NotExpressible("IS DISTINCT FROM of rows")
+            equal = f"({' AND '.join(self._comparison(exp.EQ(this=a, expression=b)).sql for a, b in pairs)})"
+            return Typed(equal if kind is exp.EQ else f"(NOT {equal})", BOOLEAN)
+        strict = exp.LT if kind in (exp.LT, exp.LTE) else exp.GT
+        one, other = pairs[-1]
+        sql = self._comparison(kind(this=one, expression=other)).sql
+        for one, other in reversed(pairs[:-1]):
+            equal = self._comparison(exp.EQ(this=one, expression=other)).sql
+            sql = f"(CASE WHEN {equal} THEN {sql} ELSE {self._comparison(strict(this=one, expression=other)).sql} END)"
+        return Typed(sql, BOOLEAN)
+
     def _quantified(self, node: exp.Binary, member: Any) -> Typed:
         array = (member.expressions[0] if isinstance(member, exp.Anonymous) else member.this).unnest()
         wanted = exp.EQ if isinstance(member, exp.Any) else exp.NEQ
-        if not isinstance(array, exp.Array) or type(node) is not wanted:
-            raise NotExpressible("ANY or ALL over anything but a list of values with = or <>")
+        if type(node) is not wanted:
+            raise NotExpressible("ANY or ALL with anything but = or <>")
+        if not isinstance(array, exp.Array):
+            found = member_of(self.render(node.left), self.render(array))
+            return found if wanted is exp.EQ else replace(found, sql=f"(NOT {found.sql})")
         return self._member(node.left, array.expressions, negated=wanted is exp.NEQ)
 
     def _in(self, node: exp.In) -> Typed:
@@ -258,10 +305,10 @@ class SparkExpressions:
     def _like(self, node: exp.Like) -> Typed:
         text, pattern = self.render(node.this), node.expression.unnest()
         literal = pattern.this if isinstance(pattern, exp.Cast) else pattern
-        if not isinstance(literal, exp.Literal) or "\\" in literal.name:
-            raise NotExpressible("LIKE with a pattern that is not a literal without backslashes")
         if not text.type.is_text or not text.type.equatable:
             raise NotExpressible("LIKE under a collation that is not deterministic")
+        if not isinstance(literal, exp.Literal) or "\\" in literal.name:
+            return self._like_by_row(node, text)
         sql = text.sql
         if text.type.name == "character" and not text.type.precision:
             raise NotExpressible("LIKE of a character without a length")
@@ -270,17 +317,34 @@ class SparkExpressions:
             sql = f"rpad({sql}, {text.type.precision}, ' ')"
         return _negated(node, f"({sql} LIKE {string(literal.name)})")
 
+    def _like_by_row(self, node: exp.Like, text: Typed) -> Typed:
+        """LIKE with a pattern of each row's own, or with backslashes."""
+        pattern = self.render(node.expression)
+        if text.type.name != "text" or pattern.type.name != "text" or not pattern.type.equatable:
+            raise NotExpressible(f"LIKE of {text.type.name} with a pattern that is not a literal without backslashes")
+        return _negated(node, call("string_like", text.sql, pattern.sql))
+
     def _matches(self, node: exp.RegexpLike) -> Typed:
         text, pattern = self.render(node.this), node.expression.unnest()
-        literal = pattern.this if isinstance(pattern, exp.Cast) else pattern
-        if not isinstance(literal, exp.Literal) or text.type.name != "text":
-            raise NotExpressible("regular expression that is not a literal, or of anything but text")
-        if not text.type.equatable:
-            raise NotExpressible("regular expression under a collation that is not deterministic")
-        return Typed(f"({text.sql} RLIKE {string(same_everywhere(literal.name))})", BOOLEAN)
+        if isinstance(pattern, exp.Anonymous) and pattern.name.lower() == "similar_to_escape":
+            return matches(self, text, similar(literal(pattern.expressions[0])))
+        if text.type.name != "text" or not text.type.equatable:
+            raise NotExpressible(
+                "regular expression of anything but text, or under a collation that is not deterministic"
+            )
+        flags = node.args.get("flag")
+        if flags is not None:
+            return matches(self, text, literal(pattern), literal(flags))
+        try:
+            return Typed(f"({text.sql} RLIKE {string(same_everywhere(literal(pattern)))})", BOOLEAN)
+        except NotExpressible:
+            return matches(self, text, literal(pattern))
 
     def _dpipe(self, node: exp.DPipe) -> Typed:
-        left, right = (self._as_text(self.render(side)) for side in (node.left, node.right))
+        values = [self.render(node.left), self.render(node.right)]
+        if in_python := applied("||", values):
+            return in_python
+        left, right = map(self._as_text, values)
         if not (left.type.is_text and right.type.is_text):
             raise NotExpressible("|| of anything but text, numbers, truth values and dates")
         return Typed(f"({left.sql} || {right.sql})", unify((left.type, right.type), "||"))
@@ -291,7 +355,11 @@ class SparkExpressions:
 
     def _neg(self, node: exp.Neg) -> Typed:
         this = self.render(node.this)
-        if not this.type.is_number and this.type != NUMERAL and not is_float(this):
+        if is_wide(this):
+            return wide_negated(this)
+        if this.type == INTERVAL:
+            return replace(this, sql=call("interval_negated", this.sql))
+        if not this.type.is_number and not is_numeral(this.type) and not is_float(this):
             raise NotExpressible(f"- of {this.type.name}")
         return negated(this)
 
@@ -303,33 +371,51 @@ class SparkExpressions:
 
     def _plus_minus(self, node: exp.Binary, operator: str) -> Typed:
         interval = _interval(node.right)
-        if interval is not None:
-            value = self.render(node.left)
+        value = self.render(node.left)
+        if interval is not None and value.type != INTERVAL:
             return moved(value, -interval if operator == "-" else interval, utc=self.environment.utc)
-        left, right = self.render(node.left), self.render(node.right)
+        left, right = value, self.render(node.right)
+        if left.type == DATE and right.type == INTERVAL:
+            left = converted(left, TIMESTAMP)
+        if in_python := applied(operator, (left, right)):
+            return in_python
         if left.type == DATE:
             return date_arithmetic(left, right, operator)
         between = difference(left, right) if operator == "-" else None
         return between or self._arithmetic(left, right, operator)
 
     def _mul(self, node: exp.Mul) -> Typed:
-        return self._arithmetic(self.render(node.left), self.render(node.right), "*")
+        left, right = self.render(node.left), self.render(node.right)
+        if right.type == INTERVAL:
+            left, right = right, left
+        return applied("*", (left, right)) or self._arithmetic(left, right, "*")
 
     def _arithmetic(self, left: Typed, right: Typed, operator: str) -> Typed:
         if is_float(left, right):
             return float_arithmetic(left, right, operator, self.layered)
+        if is_wide(left, right):
+            return wide_arithmetic(left, right, operator)
         return arithmetic(left, right, operator)
 
     def _div(self, node: exp.Div) -> Typed:
         left, right = self.render(node.left), self.render(node.right)
         if is_float(left, right):
             return float_arithmetic(left, right, "/", self.layered)
+        if is_wide(left, right):
+            return wide_arithmetic(left, right, "/")
         if left.type.is_integer and right.type.is_integer:
             return integer_division(left, right)
         return quotient(left, right, self.layered("division of numerics"))
 
     def _mod(self, node: exp.Mod) -> Typed:
-        return remainder(self.render(node.left), self.render(node.right))
+        left, right = self.render(node.left), self.render(node.right)
+        return wide_arithmetic(left, right, "%") if is_wide(left, right) else remainder(left, right)
+
+    def _int_div(self, node: exp.IntDiv) -> Typed:
+        found = applied("div", (self.render(node.left), self.render(node.right)))
+        if found is None:
+            raise NotExpressible("function div")
+        return found
 
     # Queries, and orders of text
 
@@ -345,6 +431,10 @@ class SparkExpressions:
         if not this.type.is_text or not bare or node.expression.name not in ("C", "POSIX", "ucs_basic"):
             raise NotExpressible("collate")
         return replace(this, type=replace(this.type, ordered=True, equatable=True, groupable=True, collation=BYTES))
+
+
+def _is_row(node: Any) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.upper() == "ROW"
 
 
 def _interval(node: Any) -> Interval | None:
@@ -366,8 +456,6 @@ def _cast_to(node: exp.Cast) -> tuple[SparkType, bool]:
     if declared.startswith("character varying") and isinstance(node.this.unnest(), exp.Null):
         bare = True
     target = SparkType("numeric", 38, 0) if bare and declared == "numeric" else column_type(declared)
-    if target.name == "text" and not bare:
-        raise NotExpressible(f"cast to {declared}")
     if target.name == "character":
         target = SparkType("character", target.precision)
     return (TEXT if target.name == "text" else target), bare
@@ -412,7 +500,7 @@ RULES: Mapping[type[Any], tuple[Callable[[SparkExpressions, Any], Typed], tuple[
     exp.Not: (SparkExpressions._not, ("this",)),
     exp.Is: (SparkExpressions._is, (*_BINARY, "negate")),
     exp.Like: (SparkExpressions._like, (*_BINARY, "negate")),
-    exp.RegexpLike: (SparkExpressions._matches, _BINARY),
+    exp.RegexpLike: (SparkExpressions._matches, (*_BINARY, "flag")),
     exp.DPipe: (SparkExpressions._dpipe, _BINARY),
     exp.Neg: (SparkExpressions._neg, ("this",)),
     exp.Add: (SparkExpressions._add, _BINARY),
@@ -432,5 +520,10 @@ RULES: Mapping[type[Any], tuple[Callable[[SparkExpressions, Any], Typed], tuple[
     **INTERVALS,
     **WINDOWS,
     **CASES,
+    **ARRAY_RULES,
+    **REGULAR_EXPRESSIONS,
+    **STRINGS,
+    **STATISTICS,
+    exp.IntDiv: (SparkExpressions._int_div, _BINARY),
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""

@@ -12,23 +12,29 @@ from sql.errors import NotExpressible
 from sql.spark import equality as equality
 from sql.spark.dates import epoch, infinite, local, where_finite, years_of, zoned
 from sql.spark.numbers.exact import decimal_of, failure, scale_of
+from sql.spark.numbers.floats import float_arithmetic
+from sql.spark.numbers.wide import is_wide, wide_magnitude, wide_rounded
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.python.calls import call
 from sql.spark.python.intervals import INTERVAL, INTERVAL_FUNCTIONS, extracted
 from sql.spark.python.jsonb import JSONB_FUNCTIONS
+from sql.spark.python.ranges import RANGE_FUNCTIONS
+from sql.spark.python.signatures import applied
+from sql.spark.text.regular_expressions import REGULAR_FUNCTIONS, part
 from sql.spark.types import (
     BOOLEAN,
     DATE,
     FLOATS,
     INTEGER,
-    NUMERAL,
     TEXT,
     TIMESTAMP,
     TIMESTAMPTZ,
     SparkType,
     Typed,
+    is_numeral,
     numeric,
 )
+from sql.spark.user_types import label_at
 from sql.spark.values import converted, unify
 
 # sqlglot's classes: PostgreSQL's function, and the parts that are its arguments, in order.
@@ -46,6 +52,22 @@ _NAMES: dict[type[Any], tuple[str, tuple[str, ...]]] = {
     exp.SplitPart: ("split_part", ("this", "delimiter", "part_index")),
     exp.Translate: ("translate", ("this", "from_", "to")),
     exp.Ascii: ("ascii", ("this",)),
+    exp.ArraySize: ("array_length", ("this", "expression")),
+    exp.ArrayAppend: ("array_append", ("this", "expression")),
+    exp.ArrayPrepend: ("array_prepend", ("expression", "this")),
+    exp.ArrayRemove: ("array_remove", ("this", "expression")),
+    exp.ArrayPosition: ("array_position", ("this", "expression")),
+    exp.ArrayToString: ("array_to_string", ("this", "expression", "null")),
+    exp.StringToArray: ("string_to_array", ("this", "expression", "null")),
+    exp.ArrayOverlaps: ("&&", ("this", "expression")),
+    exp.Adjacent: ("-|-", ("this", "expression")),
+    exp.Ln: ("ln", ("this",)),
+    exp.JustifyHours: ("justify_hours", ("this",)),
+    exp.JustifyDays: ("justify_days", ("this",)),
+    exp.JSONBExists: ("jsonb_exists", ("this", "path")),
+    exp.Factorial: ("factorial", ("this",)),
+    exp.TimestampFromParts: ("make_timestamp", ("year", "month", "day", "hour", "min", "sec")),
+    exp.DateBin: ("date_bin", ("this", "expression", "unit")),
 }
 
 
@@ -63,24 +85,44 @@ def _anonymous(expressions: Expressions, node: exp.Anonymous) -> Typed:
 
 def _named(expressions: Expressions, node: exp.Func) -> Typed:
     name, parts = _NAMES[type(node)]
+    if isinstance(node, exp.Substring) and _is_text(node.args.get("start")):
+        return part(expressions, node)
     return _call(expressions, name, [node.args[part] for part in parts if node.args.get(part) is not None])
 
 
+def _is_text(node: Any) -> bool:
+    """Whether a node is a literal text."""
+    node = None if node is None else node.unnest()
+    literal = node.this.unnest() if isinstance(node, exp.Cast) and node.to.is_type("text") else node
+    return isinstance(literal, exp.Literal) and bool(literal.is_string)
+
+
 def _call(expressions: Expressions, name: str, nodes: Sequence[Any]) -> Typed:
+    values = [expressions.render(node) for node in nodes]
     functions = [f for f in equality.FUNCTIONS if f.name == name and len(f.arguments) == len(nodes)]
-    if not functions:
-        raise NotExpressible(f"function {name}")
-    function = functions[0]
-    rendered = [_argument(expressions, function, *pair) for pair in zip(function.arguments, nodes, strict=True)]
+    try:
+        if not functions:
+            raise NotExpressible(f"function {name}")
+        return _by_list(functions[0], nodes, values)
+    except NotExpressible:
+        in_python = applied(name, values)
+        if in_python is None:
+            raise
+        return in_python
+
+
+def _by_list(function: equality.Function, nodes: Sequence[Any], values: Sequence[Typed]) -> Typed:
+    """Raises NotExpressible."""
+    arguments = zip(function.arguments, nodes, values, strict=True)
+    rendered = [_argument(function, wanted, node, value) for wanted, node, value in arguments]
     result = rendered[0].type if function.result == equality.NUMBER else SparkType(function.result)
     if function.result == "text":
-        result = unify([value.type for value in rendered if value.type.name == "text"], name)
+        result = unify([value.type for value in rendered if value.type.name == "text"], function.name)
     display = rendered[0].display if function.result == equality.NUMBER else ""
     return Typed(function.spark.format(*(value.sql for value in rendered)), result, display)
 
 
-def _argument(expressions: Expressions, function: equality.Function, wanted: str, node: Any) -> Typed:
-    value = expressions.render(node)
+def _argument(function: equality.Function, wanted: str, node: Any, value: Typed) -> Typed:
     if wanted in (equality.POSITIVE, equality.LITERAL, equality.WORDS):
         _check_literal(function, wanted, node.unnest())
         return value
@@ -142,7 +184,10 @@ def _overlay(expressions: Expressions, node: exp.Overlay) -> Typed:
 
 
 def _abs(expressions: Expressions, node: exp.Abs) -> Typed:
-    this = decimal_of(expressions.render(node.this))
+    value = expressions.render(node.this)
+    if is_wide(value):
+        return wide_magnitude(value)
+    this = decimal_of(value)
     if not this.type.is_number and this.type.name not in FLOATS:
         raise NotExpressible(f"abs of {this.type.name}")
     return replace(this, sql=f"abs({this.sql})")
@@ -150,6 +195,8 @@ def _abs(expressions: Expressions, node: exp.Abs) -> Typed:
 
 def _sqrt(expressions: Expressions, node: exp.Sqrt) -> Typed:
     this = expressions.render(node.this)
+    if root := applied("sqrt", [this]):
+        return root
     if this.type.name != "double precision":
         raise NotExpressible(f"sqrt of {this.type.name}")
     negative = f"CAST({failure('cannot take square root of a negative number')} AS DOUBLE)"
@@ -157,7 +204,10 @@ def _sqrt(expressions: Expressions, node: exp.Sqrt) -> Typed:
 
 
 def _sign(expressions: Expressions, node: exp.Sign) -> Typed:
-    this = decimal_of(expressions.render(node.this))
+    value = expressions.render(node.this)
+    if of_float := applied("sign", [value]):
+        return of_float
+    this = decimal_of(value)
     if this.type.name != "numeric":
         raise NotExpressible(f"sign of {this.type.name}")
     type_ = numeric(1, 0)
@@ -167,7 +217,7 @@ def _sign(expressions: Expressions, node: exp.Sign) -> Typed:
 
 def _places(expressions: Expressions, node: Any, name: str) -> tuple[Typed, int]:
     this, places = expressions.render(node.this), node.args.get("decimals")
-    if this.type == NUMERAL and name == "round" and (places is None or isinstance(places, exp.Literal)):
+    if is_numeral(this.type) and name == "round" and (places is None or isinstance(places, exp.Literal)):
         # However many digits it has that are not wanted.
         type_ = numeric(ROUNDED_DIGITS, int(places.name) if places is not None else 0)
         rounded = call("text_rounded", this.sql, f"CAST({type_.scale} AS INT)")
@@ -178,15 +228,28 @@ def _places(expressions: Expressions, node: Any, name: str) -> tuple[Typed, int]
     return this, int(places.name) if places is not None else 0
 
 
+def _wide_places(expressions: Expressions, node: Any, name: str) -> Typed | None:
+    """`round` or `trunc` of a number of many digits."""
+    this, places = expressions.render(node.this), node.args.get("decimals")
+    literal = places is None or (isinstance(places, exp.Literal) and places.is_int)
+    return wide_rounded(this, int(places.name) if places else 0, name) if is_wide(this) and literal else None
+
+
 def _round(expressions: Expressions, node: exp.Round) -> Typed:
     if node.args.get("decimals") is None and (this := expressions.render(node.this)).type.name == "double precision":
         return replace(this, sql=equality.ROUNDED.format(this.sql))
+    if wide := _wide_places(expressions, node, "round"):
+        return wide
     this, scale = _places(expressions, node, "round")
     type_ = numeric(this.type.digits + (1 if scale < this.type.scale else 0), scale)
     return Typed(f"CAST(round({this.sql}, {min(scale, this.type.scale)}) AS {type_.spark})", type_)
 
 
 def _trunc(expressions: Expressions, node: exp.Trunc) -> Typed:
+    if node.args.get("decimals") is None and (of_float := applied("trunc", [expressions.render(node.this)])):
+        return of_float
+    if wide := _wide_places(expressions, node, "trunc"):
+        return wide
     this, scale = _places(expressions, node, "trunc")
     type_ = numeric(this.type.digits, scale)
     if scale >= this.type.scale:
@@ -206,7 +269,10 @@ def _floor(expressions: Expressions, node: exp.Floor) -> Typed:
 
 
 def _whole(expressions: Expressions, node: exp.Expression, name: str) -> Typed:
-    this = decimal_of(expressions.render(node.this))
+    value = expressions.render(node.this)
+    if of_float := applied(name, [value]):
+        return of_float
+    this = decimal_of(value)
     if this.type.name != "numeric":
         raise NotExpressible(f"{name} of {this.type.name}")
     type_ = numeric(this.type.digits + 1, 0)
@@ -219,10 +285,10 @@ def _extract(expressions: Expressions, node: exp.Extract) -> Typed:
     if this.type == INTERVAL and isinstance(named, exp.Var):
         return extracted(this, part)
     known = equality.EXTRACT_PARTS.get(part)
-    if part == "epoch" and isinstance(named, exp.Var) and this.type in (DATE, TIMESTAMP, TIMESTAMPTZ):
-        return epoch(this)
     if expressions.environment.utc:
         this = local(this)
+    if special := _special_part(this, part, written=isinstance(named, exp.Var)):
+        return special
     if known is None or this.type not in (TIMESTAMP, DATE) or (this.type == DATE and part in equality.TIME_PARTS):
         raise NotExpressible(f"EXTRACT({part} FROM {this.type.name})")
     template, digits, scale = known
@@ -234,6 +300,45 @@ def _extract(expressions: Expressions, node: exp.Extract) -> Typed:
     if scale:
         raise NotExpressible(f"date_part('{part}'), which has a fraction")
     return Typed(f"CAST({number} AS DOUBLE)", SparkType("double precision"))
+
+
+_FRACTIONS = {"second": "moment_second", "epoch": "moment_epoch"}
+"""Fields with a fraction, as `date_part` gives them: by what function."""
+
+JULIAN = 2_440_588
+"""1970-01-01 as a Julian day."""
+
+
+def _special_part(this: Typed, part: str, *, written: bool) -> Typed | None:
+    """A field that is not a number by itself; ``written``: by EXTRACT, not by `date_part`."""
+    if part == "epoch" and written and this.type in (DATE, TIMESTAMP, TIMESTAMPTZ):
+        return epoch(this)
+    if part in _FRACTIONS and this.type == TIMESTAMP and not written:
+        return _part_of_seconds(this, part)
+    if part == "julian" and this.type == DATE:
+        day = f"datediff({this.sql}, DATE '1970-01-01') + {JULIAN}"
+        return Typed(f"CAST({years_of(this, day)} AS DECIMAL(9, 0))", numeric(9, 0))
+    return None
+
+
+def _part_of_seconds(this: Typed, part: str) -> Typed:
+    """A field with a fraction, as a floating point number."""
+    nothing = f"CAST({failure('epoch of infinity')} AS DOUBLE)" if part == "epoch" else "NULL"
+    return Typed(where_finite(this, call(_FRACTIONS[part], this.sql), nothing), SparkType("double precision"))
+
+
+def _degrees(expressions: Expressions, node: exp.Degrees) -> Typed:
+    return _by_radian(expressions, node, "/")
+
+
+def _radians(expressions: Expressions, node: exp.Radians) -> Typed:
+    return _by_radian(expressions, node, "*")
+
+
+def _by_radian(expressions: Expressions, node: exp.Expression, operator: str) -> Typed:
+    this = expressions.render(node.this)
+    radian = Typed("CAST('0.0174532925199432957692' AS DOUBLE)", SparkType("double precision"))
+    return float_arithmetic(this, radian, operator, expressions.layered)
 
 
 def _timestamptrunc(expressions: Expressions, node: exp.Expression) -> Typed:
@@ -313,6 +418,17 @@ def _make_date(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
     )
 
 
+def _end_of_enum(at: int) -> OwnRule:
+    """`enum_first` or `enum_last`, which do not look at their argument."""
+
+    def render(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
+        value = expressions.render(nodes[0])
+        last = len(expressions.environment.labels(value.type.name)) - 1
+        return label_at(str(last if at else 0), value.type, expressions.environment)
+
+    return render
+
+
 def _scale(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
     value = decimal_of(expressions.render(nodes[0]))
     if value.type.name != "numeric" or len(nodes) != 1:
@@ -339,10 +455,14 @@ _OWN: Mapping[str, OwnRule] = {
     "make_date": _make_date,
     "isfinite": _isfinite,
     "scale": _scale,
+    "enum_first": _end_of_enum(0),
+    "enum_last": _end_of_enum(-1),
     "num_nulls": _nulls("NULL"),
     "num_nonnulls": _nulls("NOT NULL"),
     **JSONB_FUNCTIONS,
     **INTERVAL_FUNCTIONS,
+    **REGULAR_FUNCTIONS,
+    **RANGE_FUNCTIONS,
 }
 """By PostgreSQL's names: functions that sqlglot does not know, and that are more than a call."""
 
@@ -364,6 +484,8 @@ FUNCTIONS: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {
     exp.Trunc: (_trunc, ("this", "decimals")),
     exp.Ceil: (_ceil, ("this",)),
     exp.Floor: (_floor, ("this",)),
+    exp.Degrees: (_degrees, ("this",)),
+    exp.Radians: (_radians, ("this",)),
     exp.Extract: (_extract, ("this", "expression")),
     exp.TimestampTrunc: (_timestamptrunc, ("this", "unit", "zone")),
     exp.AtTimeZone: (_at_time_zone, ("this", "zone")),

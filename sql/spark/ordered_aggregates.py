@@ -16,7 +16,7 @@ from sql.errors import NotExpressible
 from sql.spark.dates import moment_text
 from sql.spark.numbers.exact import shown
 from sql.spark.protocol import Expressions, Rule
-from sql.spark.types import DATE, NUMERAL, TEXT, TIMESTAMP, TIMESTAMPTZ, UNKNOWN, SparkType, Typed
+from sql.spark.types import DATE, TEXT, TIMESTAMP, TIMESTAMPTZ, UNKNOWN, SparkType, Typed, is_numeral
 from sql.spark.values import converted, string
 from sql.spark.windows import sort_key
 
@@ -94,7 +94,9 @@ def _element(value: Typed) -> str:
         return f"concat('\"', replace(replace({value.sql}, '\\\\', '\\\\\\\\'), '\"', '\\\\\"'), '\"')"
     if value.type in (DATE, TIMESTAMP, TIMESTAMPTZ):
         return f"concat('\"', {moment_text(value).sql}, '\"')"
-    raise NotExpressible(f"array_agg of {'numeric' if value.type in (NUMERAL, UNKNOWN) else value.type.name}")
+    raise NotExpressible(
+        f"array_agg of {'numeric' if is_numeral(value.type) or value.type == UNKNOWN else value.type.name}"
+    )
 
 
 ORDERED_AGGREGATES: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from sql.errors import NotExpressible
 from sql.spark.numbers.exact import Layers
 from sql.spark.text.collations import Collations
 from sql.spark.types import Typed
@@ -13,10 +14,21 @@ from sql.spark.types import Typed
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What values depend on beside rows: the database's ``collations``; ``utc``: that is the session's time zone."""
+    """What values depend on beside rows: the database's ``collations``; ``utc``: that is the session's time zone.
+
+    ``enums`` have the labels of each enum in order, by its name as `format_type` gives it.
+    """
 
     collations: Collations = field(default_factory=Collations)
     utc: bool = False
+    enums: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def labels(self, enum: str) -> tuple[str, ...]:
+        """The labels of an enum, in order. Raises NotExpressible."""
+        found = dict(self.enums).get(enum)
+        if found is None:
+            raise NotExpressible(f"order of enum {enum}")
+        return found
 
 
 class Expressions(Protocol):

@@ -36,6 +36,7 @@ from sql.spark.relations import (
     renamed,
 )
 from sql.spark.simplify import looks_of, simplified
+from sql.spark.statistics import alike, is_written_out
 from sql.spark.types import NUMERAL, Display, Typed, column_type
 from sql.spark.user_types import carried, carriers
 from sql.spark.values import unify
@@ -320,8 +321,11 @@ class Renderer:
             return ""
         if not self._total_orders:
             raise NotExpressible("LIMIT over an order that may leave ties")
+        environment = expressions.environment
         items = node.args["order"].expressions if node.args.get("order") else ()
-        keys = [sort_key(_sorted_by(item.this.unnest(), expressions, given, select), item) for item in items]
+        keys = [
+            sort_key(_sorted_by(item.this.unnest(), expressions, given, select), item, environment) for item in items
+        ]
         ending = f" ORDER BY {', '.join(keys)}" if keys else ""
         ending += f" LIMIT {limit}" if limit is not None else ""
         return ending + (f" OFFSET {offset}" if offset is not None else "")
@@ -371,16 +375,43 @@ class Renderer:
             if isinstance(node, exp.Literal):
                 raise NotExpressible("GROUP BY a position")
             key = expressions.render(node)
+            shown_apart = node.sql("postgres") in looks
+            if (same := alike(key)) and not shown_apart and not _given_as_it_is(node, select):
+                keys.append(expressions.once(same))
+                continue
             if (known := expressions.once(key.sql)) != key.sql:
                 key = replace(key, sql=known)
                 before.append((node.unnest(), key))
-            keys.append(key.sql)
-            if key.type.display is Display.KEPT and node.sql("postgres") in looks:
-                keys.append(key.display)
-            else:
-                check_groupable(node.sql("postgres"), key.type)
+            keys += _keys_of(node, key, shown_apart=shown_apart)
         text.keys = ", ".join(keys)
         return before
+
+
+def _keys_of(node: exp.Expr, key: Typed, *, shown_apart: bool) -> list[str]:
+    """What rows are grouped by for a key; ``shown_apart``: values that look different are. Raises NotExpressible."""
+    if shown_apart and key.type.display is Display.KEPT:
+        return [key.sql, key.display]
+    if not (shown_apart and is_written_out(key)):
+        check_groupable(node.sql("postgres"), key.type)
+    return [key.sql]
+
+
+def _given_as_it_is(key: exp.Expr, select: exp.Select) -> bool:
+    """Whether a key is used outside of aggregates: then it would have to be one of a group's equal values."""
+    text, having = _bare(key), select.args.get("having")
+    for item in (*select.expressions, *([having.this] if having else [])):
+        inner = item.walk(prune=lambda node: isinstance(node, exp.AggFunc))
+        if any(type(node) is type(key) and _bare(node) == text for node in inner):
+            return True
+    return False
+
+
+def _bare(node: exp.Expr) -> str:
+    """An expression without the names of tables, which may be left out."""
+    bare = node.copy()
+    for column in bare.find_all(exp.Column):
+        column.set("table", None)
+    return str(bare.sql("postgres"))
 
 
 def _sorted_by(key: exp.Expr, expressions: SparkExpressions, given: Mapping[str, int], select: SelectText) -> Typed:

@@ -11,6 +11,8 @@ from typing import Any
 
 from sqlglot import exp
 
+from sql.spark.user_types import JsonbAgg, Picked
+
 _SPECIAL = frozenset({"nan", "infinity", "-infinity"})
 
 
@@ -25,7 +27,7 @@ def simplified(query: exp.Expr) -> exp.Expr:
     >>> print(simplified(sqlglot.parse_one(
     ...     'SELECT (array_agg(a.x ORDER BY a.x::text COLLATE "C"))[1] AS x FROM a GROUP BY a.x', read="postgres"
     ... )).sql("postgres"))
-    SELECT a.x AS x FROM a GROUP BY a.x
+    SELECT PICKED(a.x) AS x FROM a GROUP BY a.x
     >>> print(simplified(sqlglot.parse_one(
     ...     "SELECT CASE WHEN num_nulls(x) = 0 THEN format('%s'::text, x) END AS x FROM a", read="postgres"
     ... )).sql("postgres"))
@@ -90,7 +92,7 @@ def _without_looks(select: exp.Select) -> None:
         for bracket in list(select.find_all(exp.Bracket)):
             picked = _picked(bracket)
             if picked is not None and picked.sql("postgres") in keys and bracket.parent_select is select:
-                bracket.replace(picked.copy())
+                bracket.replace(Picked(this=picked.copy()))
     for window in list(select.find_all(exp.Window)):
         by = window.args.get("partition_by") or []
         texts = {key.sql("postgres") for key in by}
@@ -98,10 +100,12 @@ def _without_looks(select: exp.Select) -> None:
 
 
 def _without_synonyms(query: exp.Expr) -> None:
-    """`every` is `bool_and`."""
+    """`every` is `bool_and`, and `jsonb_agg` is an aggregate."""
     for call in list(query.find_all(exp.Anonymous)):
         if call.name.lower() == "every" and not isinstance(call.parent, exp.Dot):
             call.replace(exp.LogicalAnd(this=call.expressions[0]))
+        elif call.name.lower() == "jsonb_agg" and len(call.expressions) == 1 and not isinstance(call.parent, exp.Dot):
+            call.replace(JsonbAgg(this=call.expressions[0]))
 
 
 def looks_of(key: Any) -> str:

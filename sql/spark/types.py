@@ -139,13 +139,28 @@ OPAQUE = frozenset(
 """Types that are carried as PostgreSQL's text: their values are passed through, or found to be NULL, no more. So are
 arrays of the types that are carried."""
 
-_SPARK_NAMES.update(dict.fromkeys((*OPAQUE, "bytea"), "STRING"))
+RANGES = {"int4range": "integer", "int8range": "bigint", "numrange": "numeric", "daterange": "date",
+          "tsrange": "timestamp without time zone"}  # fmt: skip
+"""Ranges, which are carried as text as well, and what their bounds are of."""
+
+IDENTICAL = frozenset(
+    ("boolean", "text", "uuid", "date", "timestamp without time zone", "timestamp with time zone", *INTEGERS)
+)
+"""Of these types equal values look the same, and arrays of them are equal if their texts are."""
+
+_SPARK_NAMES.update(dict.fromkeys((*OPAQUE, *RANGES, "bytea"), "STRING"))
 
 CARRIED = frozenset(_SPARK_NAMES) - {"numeral"} | {"numeric"}
 """The names of PostgreSQL's own types that are carried, without modifier, as `base_type` gives them."""
 
 NUMERAL = SparkType("numeral", equatable=False, ordered=False, groupable=False)
 """A numeric written as text: one without precision, or beyond Spark's decimals. Passed through, too."""
+
+
+def is_numeral(type_: SparkType) -> bool:
+    """Whether a type is that of numerics written as text; of one that is declared the digits are known."""
+    return type_.name == "numeral"
+
 
 BOOLEAN = SparkType("boolean")
 SMALLINT = SparkType("smallint")
@@ -204,6 +219,8 @@ def column_type(
     ('DECIMAL(12, 2)', 25)
     >>> column_type("jsonb").spark, column_type("integer[]").spark, column_type("jsonb").equatable
     ('STRING', 'STRING', False)
+    >>> column_type("integer[]").equatable, column_type("numeric[]").equatable
+    (True, False)
     >>> column_type("money")
     Traceback (most recent call last):
     sql.errors.NotExpressible: type money
@@ -212,8 +229,9 @@ def column_type(
         return SparkType(declared, ordered=False, enum=True)
     declared = carrier or declared
     if declared.endswith("[]"):
-        column_type(declared.removesuffix("[]"))
-        return SparkType(declared, equatable=False, ordered=False, groupable=False)
+        element = column_type(declared.removesuffix("[]"))
+        same = element.name in IDENTICAL and (equality_is_identity or not element.is_text)
+        return SparkType(declared, equatable=same, ordered=False, groupable=same)
     result = _by_name(declared)
     if not result.is_text:
         return result
@@ -234,17 +252,22 @@ def _by_name(declared: str) -> SparkType:
     name = found[1] + (found[4] or "")
     name = _ALIASES.get(name, name)
     if name == "numeric":
-        precision, scale = int(found[2] or 0), int(found[3] or 0)
-        fits = 0 < precision <= MAX_PRECISION and 0 <= scale <= precision
-        return SparkType("numeric", precision, scale) if fits else NUMERAL
-    if name in OPAQUE and not found[2]:
+        return _numeric(int(found[2] or 0), int(found[3] or 0))
+    if (name in OPAQUE or name in RANGES) and not found[2]:
         return SparkType(name, equatable=False, ordered=False, groupable=False)
-    if name not in _SPARK_NAMES or name in ("numeral", *OPAQUE):
+    if name not in _SPARK_NAMES or name in ("numeral", *OPAQUE, *RANGES):
         raise NotExpressible(f"type {declared}")
     if name in FLOATS:
         # Minus zero equals zero, but looks different: which of them stands for a group is chance.
         return SparkType(name, groupable=False)
     return SparkType(name, int(found[2] or 0) if name == "character" else 0)
+
+
+def _numeric(precision: int, scale: int) -> SparkType:
+    if not 0 <= scale <= precision:
+        return NUMERAL
+    type_ = SparkType("numeric", precision, scale) if 0 < precision <= MAX_PRECISION else NUMERAL
+    return type_ if type_ != NUMERAL else replace(NUMERAL, precision=precision, scale=scale)
 
 
 def base_type(declared: str) -> str:
@@ -275,6 +298,7 @@ _SQLGLOT_NAMES = {
     "decimal": "numeric",
     "timestamp": "timestamp without time zone",
     "timestamptz": "timestamp with time zone",
+    "time": "time without time zone",
     "varchar": "character varying",
     "double": "double precision",
     "char": "character",

@@ -11,6 +11,8 @@ from typing import ClassVar
 from sqlglot import exp
 
 from sql.base.columns import ENUM, Source
+from sql.spark.protocol import Environment
+from sql.spark.types import INTEGER, SparkType, Typed
 
 
 class Label(exp.Expression, exp.Func):
@@ -18,6 +20,18 @@ class Label(exp.Expression, exp.Func):
 
     arg_types: ClassVar[dict[str, bool]] = {"this": True, "to": True}
     _sql_names: ClassVar[list[str]] = ["ENUM_LABEL"]
+
+
+class JsonbAgg(exp.Expression, exp.AggFunc):
+    """`jsonb_agg`, which the parser knows as any function."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True}
+
+
+class Picked(exp.Expression, exp.AggFunc):
+    """One of a group's equal values of a key."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True}
 
 
 def carriers(sources: Iterable[Source]) -> dict[str, str]:
@@ -53,3 +67,21 @@ def _carried(cast: exp.Cast, types: Mapping[str, str]) -> exp.Expr | None:
     if carrier is not None and isinstance(value, exp.Null):
         return exp.Cast(this=exp.Null(), to=exp.DataType.build(carrier, dialect="postgres"))
     return None
+
+
+def place_of(value: Typed, environment: Environment) -> Typed:
+    """The place of a label in the order of its enum. Raises NotExpressible."""
+    labels = environment.labels(value.type.name)
+    whens = " ".join(f"WHEN {_string(label)} THEN {n}" for n, label in enumerate(labels))
+    return Typed(f"CAST(CASE {value.sql} {whens} END AS INT)", INTEGER)
+
+
+def label_at(place: str, type_: SparkType, environment: Environment) -> Typed:
+    """The label at a place. Raises NotExpressible."""
+    labels = environment.labels(type_.name)
+    whens = " ".join(f"WHEN {n} THEN {_string(label)}" for n, label in enumerate(labels))
+    return Typed(f"(CASE {place} {whens} END)", type_)
+
+
+def _string(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -11,10 +11,23 @@ from sql.errors import NotExpressible
 from sql.spark import equality as equality
 from sql.spark.dates import infinite, moment_text, parse_interval
 from sql.spark.numbers.exact import decimal_of, opaque, scale_of, shown
+from sql.spark.python.arrays import written_array
 from sql.spark.python.calls import call
-from sql.spark.python.jsonb_values import is_written
+from sql.spark.python.values.jsonb_values import is_written
 from sql.spark.text.collations import common
-from sql.spark.types import DATE, FLOATS, NUMERAL, TEXT, TIMESTAMP, UNKNOWN, Display, SparkType, Typed, numeric
+from sql.spark.types import (
+    DATE,
+    FLOATS,
+    NUMERAL,
+    TEXT,
+    TIMESTAMP,
+    UNKNOWN,
+    Display,
+    SparkType,
+    Typed,
+    is_numeral,
+    numeric,
+)
 
 __all__ = [
     "Typed",
@@ -58,7 +71,7 @@ def unify(types: Sequence[SparkType], what: str) -> SparkType:
         return TEXT
     if all(map(_is_whole, known)):
         return _widest(known)
-    if NUMERAL in known and all(type_ == NUMERAL or type_.is_number for type_ in known):
+    if any(map(is_numeral, known)) and all(is_numeral(type_) or type_.is_number for type_ in known):
         return NUMERAL
     if any(type_.name == "numeric" for type_ in known) and all(type_.is_number for type_ in known):
         known = [type_.as_numeric() for type_ in known]
@@ -110,7 +123,7 @@ def converted(inner: Typed, target: SparkType) -> Typed:
         return inner
     if target.is_text and (text := _as_text(inner, target)) is not None:
         return text
-    if source == NUMERAL:
+    if is_numeral(source):
         inner = decimal_of(inner)
         source = inner.type
     if source.is_number and target.is_number:
@@ -126,7 +139,7 @@ def _as_text(inner: Typed, target: SparkType) -> Typed | None:
         return Typed(inner.sql, replace(source, name="text", precision=0))
     # In whatever order the database's collation has.
     target = target if source.is_text else replace(target, ordered=False)
-    if source.enum or source == NUMERAL:
+    if source.enum or is_numeral(source):
         return Typed(inner.sql, target)
     if source in (DATE, TIMESTAMP):
         return replace(moment_text(inner), type=target)
@@ -200,6 +213,8 @@ def _written(text: str, target: SparkType) -> Typed:
     """A literal that Spark reads as PostgreSQL does, or not at all."""
     if target.is_text or (target.name == "jsonb" and is_written(text)):
         return Typed(string(text), target)
+    if target.name.endswith("[]") and (array := written_array(text, target)) is not None:
+        return Typed(string(array), target)
     if target.name == "interval":
         parse_interval(text)
         return Typed(string(text), target)
@@ -243,7 +258,7 @@ def number(text: str) -> Typed:
 
 def as_type(value: Typed, type_: SparkType) -> str:
     """The value with exactly this type, for branches that Spark would otherwise unify by itself."""
-    if type_ == NUMERAL and value.type.name == "numeric":
+    if is_numeral(type_) and value.type.name == "numeric":
         return shown(value)
     if value.type == UNKNOWN or value.type.spark != type_.spark:
         return f"CAST({value.sql} AS {type_.spark})"
@@ -275,7 +290,8 @@ def check_comparable(a: SparkType, b: SparkType, *, ordering: bool) -> None:
 
 def comparable(a: Typed, b: Typed, *, ordering: bool) -> tuple[str, str]:
     """Two values as they can be compared in Spark. Raises NotExpressible."""
-    if NUMERAL in (a.type, b.type) and all(each.type.is_number or each.type == NUMERAL for each in (a, b)):
+    numerals = [is_numeral(each.type) for each in (a, b)]
+    if any(numerals) and all(each.type.is_number or numeral for each, numeral in zip((a, b), numerals, strict=True)):
         a, b = decimal_of(a), decimal_of(b)
     check_comparable(a.type, b.type, ordering=ordering)
     if a.type.name in ("real", "double precision"):

@@ -13,8 +13,9 @@ from typing import Any
 from sqlglot import exp
 
 from sql.errors import NotExpressible
-from sql.spark.protocol import Expressions, Rule
+from sql.spark.protocol import Environment, Expressions, Rule
 from sql.spark.types import BIGINT, INTEGER, Display, Typed
+from sql.spark.user_types import place_of
 from sql.spark.values import as_type, kept_scale, unify
 
 _NUMBERS = {exp.RowNumber: "row_number", exp.Rank: "rank", exp.DenseRank: "dense_rank"}
@@ -87,7 +88,9 @@ def _over(expressions: Expressions, node: exp.Window, *, framed: bool) -> str:
         parts.append(f"PARTITION BY {', '.join(keys)}")
     order = node.args.get("order")
     if order is not None:
-        parts.append(f"ORDER BY {', '.join(sort_key(plain.render(i.this), i) for i in order.expressions)}")
+        environment = expressions.environment
+        listed = (sort_key(plain.render(item.this), item, environment) for item in order.expressions)
+        parts.append(f"ORDER BY {', '.join(listed)}")
     frame = _frame(node.args.get("spec"))
     if framed and frame:
         parts.append(frame)
@@ -96,8 +99,10 @@ def _over(expressions: Expressions, node: exp.Window, *, framed: bool) -> str:
     return f" OVER ({' '.join(parts)})"
 
 
-def sort_key(value: Typed, item: Any) -> str:
+def sort_key(value: Typed, item: Any, environment: Environment | None = None) -> str:
     """An item of ORDER BY, whose expression is `value`. Raises NotExpressible where Spark's order is another."""
+    if value.type.enum and environment is not None:
+        value = place_of(value, environment)
     if not (value.type.ordered and value.type.groupable):
         raise NotExpressible(f"ORDER BY {value.type.name}{' under this collation' if value.type.is_text else ''}")
     direction = "DESC" if item.args.get("desc") else "ASC"

@@ -11,6 +11,7 @@ from sqlglot import exp
 from sql.errors import NotExpressible
 from sql.spark.numbers.exact import wider
 from sql.spark.protocol import Expressions, Rule
+from sql.spark.python.signatures import applied
 from sql.spark.types import BIGINT, INTEGER, SMALLINT, TEXT, Typed
 
 _OPERATORS: Mapping[type[Any], tuple[str, str]] = {
@@ -44,6 +45,8 @@ def _not(expressions: Expressions, node: exp.BitwiseNot) -> Typed:
 
 
 def _shift_left(expressions: Expressions, node: exp.BitwiseLeftShift) -> Typed:
+    if of_ranges := applied("<<", [expressions.render(node.left), expressions.render(node.right)]):
+        return of_ranges
     value, places = _whole(expressions, node.this, "<<"), _places(expressions, node, "<<")
     if value.type == SMALLINT:
         raise NotExpressible("<< of smallint")  # its upper bits fall off, where Spark finds an overflow
@@ -51,6 +54,8 @@ def _shift_left(expressions: Expressions, node: exp.BitwiseLeftShift) -> Typed:
 
 
 def _shift_right(expressions: Expressions, node: exp.BitwiseRightShift) -> Typed:
+    if of_ranges := applied("<<", [expressions.render(node.right), expressions.render(node.left)]):
+        return of_ranges
     value, places = _whole(expressions, node.this, ">>"), _places(expressions, node, ">>")
     if value.type == SMALLINT:
         return replace(value, sql=f"CAST(shiftright(CAST({value.sql} AS INT), {places}) AS SMALLINT)")

@@ -15,7 +15,7 @@ import re
 from dataclasses import replace
 
 from sql.errors import NotExpressible
-from sql.spark.types import BIGINT, INTEGERS, MAX_PRECISION, MIN_DIGITS, NUMERAL, Display, SparkType, Typed, numeric
+from sql.spark.types import BIGINT, INTEGERS, MAX_PRECISION, MIN_DIGITS, Display, SparkType, Typed, is_numeral, numeric
 
 ROWS_DIGITS = 10
 """Digits that a sum of decimals has more than its terms."""
@@ -48,7 +48,7 @@ MANY_DIGITS = "numeric of many digits"
 
 def decimal_of(value: Typed) -> Typed:
     """A number that is written as text as one to compute with; an error where it has more digits, or is NaN."""
-    if value.type != NUMERAL:
+    if not is_numeral(value.type):
         return value
     text = value.sql
     plain = rf"{text} RLIKE '\\A-?[0-9]{{1,{FREE.digits}}}([.][0-9]{{1,{FREE.scale}}})?\\z'"

@@ -12,9 +12,9 @@ from sql.errors import NotExpressible
 from sql.spark.dates import local, zoned
 from sql.spark.numbers.exact import decimal_of
 from sql.spark.protocol import Expressions, Rule
-from sql.spark.python import date_formats, number_formats
 from sql.spark.python.calls import call
-from sql.spark.types import DATE, INTEGER, NUMERAL, TEXT, TIMESTAMP, Typed
+from sql.spark.python.values import date_formats, number_formats
+from sql.spark.types import DATE, INTEGER, TEXT, TIMESTAMP, Typed, is_numeral
 from sql.spark.values import converted, string
 
 T = TypeVar("T")
@@ -31,9 +31,9 @@ def _to_char(expressions: Expressions, node: exp.TimeToStr) -> Typed:
         of_date = zoned(of_date)
     value = of_date or expressions.render(node.this)
     value = local(value) if utc else value
-    if value.type.is_number or value.type == NUMERAL:
+    if value.type.is_number or is_numeral(value.type):
         _check(number_formats.checked, pattern)
-        text = value if value.type == NUMERAL else converted(value, TEXT)
+        text = value if is_numeral(value.type) else converted(value, TEXT)
         return Typed(call("number_shown", text.sql, string(pattern)), _SHOWN)
     if value.type in (DATE, TIMESTAMP):
         times = _has_time(pattern)

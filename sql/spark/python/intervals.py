@@ -10,9 +10,9 @@ from sqlglot import exp
 from sql.errors import NotExpressible
 from sql.spark.dates import local
 from sql.spark.protocol import Expressions, Rule
-from sql.spark.python import interval_values
 from sql.spark.python.calls import call
-from sql.spark.types import DATE, TIMESTAMP, TIMESTAMPTZ, SparkType, Typed, numeric
+from sql.spark.python.values import interval_changes, interval_values
+from sql.spark.types import DATE, INTEGER, TIMESTAMP, TIMESTAMPTZ, SparkType, Typed, numeric
 from sql.spark.values import string
 
 INTERVAL = SparkType("interval", equatable=False, ordered=False, groupable=False)
@@ -78,9 +78,41 @@ def _from_epoch(expressions: Expressions, node: exp.UnixToTime) -> Typed:
     return Typed(call("timestamptz_of_epoch", seconds.sql), TIMESTAMPTZ)
 
 
+_INTERVAL_FIELDS = ("year", "month", "week", "day", "hour", "minute", "second")
+
+
+def _make_interval(expressions: Expressions, node: exp.MakeInterval) -> Typed:
+    arguments = []
+    for field in _INTERVAL_FIELDS:
+        part = node.args.get(field)
+        part = part.expression if isinstance(part, exp.Kwarg) else part
+        value = expressions.render(part) if part is not None else Typed("0", INTEGER)
+        seconds = field == "second"
+        if not (value.type.name == "double precision" if seconds and part is not None else value.type == INTEGER):
+            raise NotExpressible(f"make_interval of {value.type.name}")
+        arguments.append(f"CAST({value.sql} AS {'DOUBLE' if seconds else 'INT'})")
+    return Typed(call("interval_made", *arguments), INTERVAL)
+
+
+def _to_timestamp(expressions: Expressions, node: exp.StrToTime) -> Typed:
+    text, layout = expressions.render(node.this), node.args["format"].unnest()
+    literal = layout.this.unnest() if isinstance(layout, exp.Cast) else layout
+    if not expressions.environment.utc:
+        raise NotExpressible("function to_timestamp of text, which depends on the session's time zone")
+    if text.type.name != "text" or not isinstance(literal, exp.Literal):
+        raise NotExpressible("to_timestamp of anything but text, or by a format that is not a literal")
+    try:
+        pattern = interval_changes.moment_pattern(literal.name)
+    except ValueError as reason:
+        raise NotExpressible(f"function to_timestamp: {reason}") from None
+    return Typed(call("moment_read", text.sql, string(pattern)), TIMESTAMPTZ)
+
+
 INTERVALS: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {
     exp.StrToDate: (_to_date, ("this", "format")),
     exp.UnixToTime: (_from_epoch, ("this",)),
+    exp.StrToTime: (_to_timestamp, ("this", "format")),
+    exp.MakeInterval: (_make_interval, _INTERVAL_FIELDS),
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""
 

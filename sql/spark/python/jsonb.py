@@ -11,10 +11,13 @@ from typing import Any
 from sqlglot import exp
 
 from sql.errors import NotExpressible
+from sql.spark.dates import moment_text
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.python.calls import call
-from sql.spark.types import BOOLEAN, INTEGER, TEXT, UNKNOWN, SparkType, Typed
-from sql.spark.values import string
+from sql.spark.python.signatures import applied
+from sql.spark.text.collations import DEFAULT
+from sql.spark.types import BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP, UNKNOWN, SparkType, Typed
+from sql.spark.values import converted, string
 
 JSONB = SparkType("jsonb", equatable=False, ordered=False, groupable=False)
 _SHOWN = replace(TEXT, ordered=False)
@@ -78,9 +81,67 @@ def _has_keys(expressions: Expressions, node: exp.Expression) -> Typed:
 
 
 def _contains(expressions: Expressions, node: exp.Expression) -> Typed:
-    values = [_value(expressions, each, "@> or <@") for each in (node.this, node.expression)]
+    values = [expressions.render(each) for each in (node.this, node.expression)]
     whole, part = values if isinstance(node, exp.ArrayContainsAll) else values[::-1]
-    return Typed(call("jsonb_contains", whole.sql, part.sql), BOOLEAN)
+    if (whole.type, part.type) == (JSONB, JSONB):
+        return Typed(call("jsonb_contains", whole.sql, part.sql), BOOLEAN)
+    found = applied("@>", [whole, part])
+    if found is None:
+        raise NotExpressible(f"@> or <@ of {values[0].type.name}")
+    return found
+
+
+def less(expressions: Expressions, left: Typed, operator: str, right: Typed) -> Typed:
+    """A comparison of the order of two values. Raises NotExpressible."""
+    if not expressions.environment.collations.ordered(DEFAULT):
+        raise NotExpressible("order of jsonb under a collation other than C")
+    return Typed(f"({call('jsonb_compared', left.sql, right.sql)} {operator} 0)", BOOLEAN)
+
+
+def _without_path(expressions: Expressions, node: exp.JSONBDeleteAtPath) -> Typed:
+    value = _value(expressions, node.this, "#-")
+    return Typed(call("jsonb_without_path", value.sql, _listed(node.expression, "#-")), JSONB)
+
+
+def _set(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
+    value, new = (_value(expressions, node, "jsonb_set") for node in (nodes[0], nodes[2]))
+    create = nodes[3].unnest() if len(nodes) > 3 else exp.true()
+    if not isinstance(create, exp.Boolean):
+        raise NotExpressible("jsonb_set with a last argument that is not a literal")
+    path = _listed(nodes[1], "jsonb_set")
+    return Typed(call("jsonb_with_path", value.sql, path, new.sql, "TRUE" if create.this else "FALSE"), JSONB)
+
+
+def as_jsonb(value: Typed) -> str:
+    """What `to_jsonb` makes of a value, NULL of NULL. Raises NotExpressible."""
+    type_ = value.type
+    if type_ in (JSONB, UNKNOWN):
+        return value.sql if type_ == JSONB else "CAST(NULL AS STRING)"
+    if type_.is_number or type_ == BOOLEAN:
+        return converted(value, TEXT).sql
+    if type_.name == "text" or type_.enum:
+        return call("jsonb_of_text", value.sql)
+    if type_.name == "uuid" or type_ in (DATE, TIMESTAMP):
+        text = value.sql if type_.name == "uuid" else moment_text(value).sql
+        return f"concat('\"', replace({text}, ' ', 'T'), '\"')"
+    raise NotExpressible(f"jsonb of {type_.name}")
+
+
+def _to_jsonb(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
+    return Typed(as_jsonb(expressions.render(nodes[0])), JSONB)
+
+
+def _build_array(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
+    items = [as_jsonb(expressions.render(node)) for node in nodes]
+    return Typed(call("jsonb_array", *items) if items else "'[]'", JSONB)
+
+
+def _build_object(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
+    values = [expressions.render(node) for node in nodes]
+    if len(values) % 2 or any(value.type.name != "text" for value in values[::2]):
+        raise NotExpressible("jsonb_build_object with a key that is not text")
+    items = [as_jsonb(value) if n % 2 else value.sql for n, value in enumerate(values)]
+    return Typed(call("jsonb_entries", *items) if items else "'{}'", JSONB)
 
 
 def same_look(value: Typed) -> Typed:
@@ -131,12 +192,17 @@ JSONB_RULES: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {
     **{kind: (_has_keys, ("this", "expression")) for kind in _BY_KEYS},
     exp.ArrayContainsAll: (_contains, ("this", "expression")),
     exp.ArrayContainedBy: (_contains, ("this", "expression")),
+    exp.JSONBDeleteAtPath: (_without_path, ("this", "expression")),
     exp.JSONBContainsTopKey: (_has_key, ("this", "expression")),
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""
 
 JSONB_FUNCTIONS: Mapping[str, Callable[[Expressions, Sequence[Any]], Typed]] = {
     "jsonb_typeof": _typeof,
+    "jsonb_set": _set,
+    "to_jsonb": _to_jsonb,
+    "jsonb_build_array": _build_array,
+    "jsonb_build_object": _build_object,
     "jsonb_array_length": _array_length,
     "jsonb_extract_path": _path_function("jsonb_path", JSONB),
     "jsonb_extract_path_text": _path_function("jsonb_path_text", _SHOWN),

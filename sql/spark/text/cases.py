@@ -14,19 +14,27 @@ from sqlglot import exp
 from sql.errors import NotExpressible
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.python.calls import call
+from sql.spark.python.signatures import applied
 from sql.spark.text.collations import ASCII, Casing
 from sql.spark.text.patterns import same_everywhere
+from sql.spark.text.regular_expressions import matches
 from sql.spark.types import BOOLEAN, TEXT, SparkType, Typed
 from sql.spark.values import converted, string
 
 
 def _upper(expressions: Expressions, node: exp.Upper) -> Typed:
-    value = _text(expressions, node, "upper")
+    value = expressions.render(node.this)
+    if bound := applied("upper", [value]):
+        return bound
+    value = _as_text(value, "upper")
     return _translated(value, _casing(expressions, value.type, "upper").upper)
 
 
 def _lower(expressions: Expressions, node: exp.Lower) -> Typed:
-    value = _text(expressions, node, "lower")
+    value = expressions.render(node.this)
+    if bound := applied("lower", [value]):
+        return bound
+    value = _as_text(value, "lower")
     return _translated(value, _casing(expressions, value.type, "lower").lower)
 
 
@@ -59,7 +67,10 @@ def _matches(expressions: Expressions, node: exp.RegexpILike) -> Typed:
         raise NotExpressible("regular expression that is not a literal")
     if not _casing(expressions, value.type, "~*").ordinary:
         raise NotExpressible("~* under a collation that treats ASCII in its own way")
-    return Typed(f"({value.sql} RLIKE {string(same_everywhere(pattern, either_case=True))})", BOOLEAN)
+    try:
+        return Typed(f"({value.sql} RLIKE {string(same_everywhere(pattern, either_case=True))})", BOOLEAN)
+    except NotExpressible:
+        return matches(expressions, value, pattern, "i")
 
 
 def _literal(node: Any) -> str | None:
@@ -69,7 +80,10 @@ def _literal(node: Any) -> str | None:
 
 
 def _text(expressions: Expressions, node: Any, name: str) -> Typed:
-    value = expressions.render(node.this)
+    return _as_text(expressions.render(node.this), name)
+
+
+def _as_text(value: Typed, name: str) -> Typed:
     if value.type.name == "character" and name in ("upper", "lower", "initcap"):
         value = converted(value, TEXT)
     if value.type.name != "text":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 from random import Random
 from typing import Any
@@ -30,6 +30,16 @@ COLUMNS = (
     "j2 jsonb",
     "tz timestamptz",
     "x float8",
+    "ai integer[]",
+    "ta text[]",
+    "e letter",
+    "p pence",
+    "iv interval",
+    "r int4range",
+    "dr daterange",
+    "big numeric(60,5)",
+    "y bytea",
+    "a2 integer[]",
 )
 
 _LETTERS = "abcxyzABCXYZ  019_-.,;'\"\\{}\t\né\u00df\u0131\u0130\u0149\u03a3\u03c3\u03c2\u01c5\U0001f600\U00010400"
@@ -109,9 +119,58 @@ def _part(random: Random, document: Any) -> Any:
     return document
 
 
+def _array(random: Random, elements: Sequence[str]) -> str:
+    """An array of one dimension, which most often begins at 1."""
+    found = [random.choice(elements) for _ in range(random.choice((0, 1, 2, 3, 3, 8)))]
+    listed = "{" + ",".join(found) + "}"
+    if not found or random.random() < 0.8:
+        return listed
+    first = random.randrange(-2, 4)
+    return f"[{first}:{first + len(found) - 1}]={listed}"
+
+
+def _quoted(word: str) -> str:
+    """An element of an array of text."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _interval(random: Random) -> str:
+    clock = random.choice(("00:00:00", "-01:02:03.5", "36:00:00", "12:30:00.000001"))
+    return f"{random.randrange(-30, 30)} mons {random.randrange(-40, 40)} days {clock}"
+
+
+def _range(random: Random, bounds: Sequence[str]) -> str:
+    """A range, whose bounds are drawn in order."""
+    if random.random() < 0.05:
+        return "empty"
+    low, high = sorted(random.sample(range(len(bounds)), 2))
+    start = random.choice((bounds[low], bounds[low], bounds[low], ""))
+    end = random.choice((bounds[high], bounds[high], bounds[high], ""))
+    return f"{random.choice('[(')}{start},{end}{random.choice('])')}"
+
+
+def _later_columns(random: Random) -> tuple[str, ...]:
+    """Values of the columns from `ai` on."""
+    digits = random.choice((1, 5, 18, 40, 55))
+    days = sorted(str(_day(random)) for _ in range(4))
+    return (
+        _array(random, ("0", "1", "2", "3", "3", "5", "-7", "NULL", "2147483647")),
+        _array(random, ("a", "b", "c", "NULL", '"NULL"', '""', _quoted(_word(random)), _quoted(_word(random)))),
+        random.choice(("z", "it's \\", "é", "")),
+        f"{random.randrange(-(10**6), 10**6)}e-2",
+        _interval(random),
+        _range(random, [str(n) for n in range(-6, 12)]),
+        _range(random, days if len({*days}) == 4 else ["2020-01-01", "2020-02-03"]),
+        f"{random.choice(('', '-'))}{random.randrange(10**digits)}e-5",
+        "\\x" + random.randbytes(random.choice((0, 1, 2, 7, 60))).hex(),
+        random.choice(("{}", "{1,2}", "{{1,2},{3,NULL}}", "[0:1][2:2]={{7},{8}}", "{{{1},{2}},{{3},{4}}}")),
+    )
+
+
 def rows() -> Iterator[tuple[str | None, ...]]:
     """Values as text, the same each time; one in twelve is NULL."""
-    random, other = Random(2), Random(3)
+    random, other, later = Random(2), Random(3), Random(4)
     for k in range(ROWS):
         values = (
             str(random.randrange(200)),
@@ -130,6 +189,7 @@ def rows() -> Iterator[tuple[str | None, ...]]:
             _like(other, document),
             f"{_moment(other)}+00",
             _float(other),
+            *_later_columns(later),
         )
         yield (str(k), *(None if random.random() < 1 / 12 else value for value in values))
 

@@ -29,6 +29,7 @@ from sql import Source
 from sql.errors import NotExpressible
 from sql.spark import equality
 from tests.sql.spark import generated_values as generated
+from tests.sql.spark import probes
 
 COLUMNS = (
     "k integer",
@@ -176,7 +177,8 @@ def examples() -> dict[str, str]:
     texts = [example for function in equality.FUNCTIONS for example in function.examples]
     texts += [f"EXTRACT({part} FROM ts)" for part in equality.EXTRACT_PARTS]
     texts += [f"EXTRACT({part} FROM d)" for part in equality.EXTRACT_PARTS if part not in equality.TIME_PARTS]
-    texts += [f"date_trunc('{unit}', ts)" for unit in equality.TRUNCATIONS]
+    # That of years 1 to 9 begins before the year 1.
+    texts += [f"date_trunc('{unit}', ts)" for unit in equality.TRUNCATIONS if unit != "decade"]
     texts += [*equality.CAST_EXAMPLES, *equality.OPERATOR_EXAMPLES]
     return {f"x{number}": text for number, text in enumerate(texts)}
 
@@ -187,6 +189,17 @@ def conditions() -> str:
         f"SELECT {number} AS number, k FROM edge WHERE {condition}"
         for number, condition in enumerate(equality.CONDITION_EXAMPLES)
     )
+
+
+async def canonical(connection: asyncpg.Connection, query: str) -> str:
+    """A query over tables of `public` as PostgreSQL writes it."""
+    async with connection.transaction():
+        await connection.execute("SET LOCAL search_path = public; SET LOCAL timezone = 'UTC'")
+        await connection.execute(f"CREATE TEMPORARY VIEW canonical AS {query}")
+        await connection.execute("SET LOCAL search_path = ''")
+        text = await connection.fetchval("SELECT pg_get_viewdef('pg_temp.canonical'::regclass)")
+        await connection.execute("DROP VIEW pg_temp.canonical")
+    return str(text).rstrip(";")
 
 
 class Comparison:
@@ -246,16 +259,13 @@ class Comparison:
     async def compare(self, query: str, label: str) -> None:
         """Note a difference between the rows of `query` on PostgreSQL and on Spark, as texts."""
         try:
+            text = await canonical(self._connection, query)
             async with self._session.transaction():
-                await self._connection.execute("SET LOCAL search_path = public; SET LOCAL timezone = 'UTC'")
-                await self._connection.execute(f"CREATE TEMPORARY VIEW canonical AS {query}")
-                await self._connection.execute("SET LOCAL search_path = ''")
-                canonical = await self._connection.fetchval("SELECT pg_get_viewdef('pg_temp.canonical'::regclass)")
-                canonical = canonical.rstrip(";")
-                staging = await self._spark(canonical)
+                await self._connection.execute("SET LOCAL search_path = ''; SET LOCAL timezone = 'UTC'")
+                staging = await self._spark(text)
                 for one, other, where in (
-                    (canonical, f"TABLE {staging}", "PostgreSQL"),
-                    (f"TABLE {staging}", canonical, "Spark"),
+                    (text, f"TABLE {staging}", "PostgreSQL"),
+                    (f"TABLE {staging}", text, "Spark"),
                 ):
                     rows = await self._connection.fetch(
                         f"SELECT (x.*)::text AS row FROM ({one}) x EXCEPT ALL SELECT (x.*)::text FROM ({other}) x"
@@ -330,6 +340,13 @@ async def compare_everything(target: str, work_dir: Path, options: dict[str, Any
         for values in generated.EXAMPLES.values():
             await comparison.compare_all(values, "SELECT k, {} FROM many")
         await comparison.compare_all(generated.AGGREGATES, "SELECT g, {} FROM many GROUP BY g")
+        for expressions in probes.SCALARS.values():
+            known = [each for each in expressions if each not in probes.REFUSED]
+            await comparison.compare_all(known[some], "SELECT k, {} FROM many")
+        known = [each for each in probes.AGGREGATES if each not in probes.REFUSED]
+        await comparison.compare_all(known[some], "SELECT g, {} FROM many GROUP BY g")
+        for query in [each for each in probes.QUERIES if each not in probes.REFUSED][some]:
+            await comparison.compare(query, query)
         await comparison.compare(conditions(), "conditions")
         for query in STRUCTURES[some]:
             await comparison.compare(query, query)

@@ -22,7 +22,7 @@ def _check(*moments: int) -> None:
         raise ValueError("an infinite timestamp, which PostgreSQL's versions compute with in different ways")
 
 
-def _written(months: int, days: int, micros: int) -> str:
+def written(months: int, days: int, micros: int) -> str:
     """An interval as text that is read as it, whatever the signs."""
     sign, rest = ("-", -micros) if micros < 0 else ("", micros)
     seconds, fraction = divmod(rest, _SECOND)
@@ -39,7 +39,7 @@ def difference(later: int, earlier: int) -> str:
     _check(later, earlier)
     micros = later - earlier
     days = abs(micros) // _DAY * (-1 if micros < 0 else 1)
-    return _written(0, days, micros - days * _DAY)
+    return written(0, days, micros - days * _DAY)
 
 
 def age(later: int, earlier: int) -> str:
@@ -51,8 +51,8 @@ def age(later: int, earlier: int) -> str:
     _check(later, earlier)
     if later < earlier:
         months, days, micros = _age(earlier, later)
-        return _written(-months, -days, -micros)
-    return _written(*_age(later, earlier))
+        return written(-months, -days, -micros)
+    return written(*_age(later, earlier))
 
 
 def _age(later: int, earlier: int) -> tuple[int, int, int]:
@@ -67,8 +67,8 @@ def _age(later: int, earlier: int) -> tuple[int, int, int]:
     return months, days, micros
 
 
-def _parts(text: str) -> tuple[int, int, int]:
-    """Months, days and microseconds. Raises ValueError for an infinite one."""
+def parts(text: str) -> tuple[int, int, int]:
+    """Months, days and microseconds of an interval's text. Raises ValueError for an infinite one."""
     months = days = micros = at = 0
     while at < len(text):
         found = _PART.match(text, at)
@@ -92,19 +92,19 @@ def span(text: str) -> str:
     >>> span("1 mon -1 days 00:00:01"), span("2 years")
     ('2505601000000', '62208000000000')
     """
-    months, days, micros = _parts(text)
+    months, days, micros = parts(text)
     return str((months * 30 + days) * _DAY + micros)
 
 
 def part(text: str, name: str) -> str:
     """What is kept of an interval: its months, days or microseconds."""
-    return str(dict(zip(("months", "days", "micros"), _parts(text), strict=True))[name])
+    return str(dict(zip(("months", "days", "micros"), parts(text), strict=True))[name])
 
 
-def _checked(months: int, days: int, micros: int) -> str:
+def checked(months: int, days: int, micros: int) -> str:
     if max(abs(months), abs(days)) >= 1 << 31 or abs(micros) >= 1 << 63:
         raise ValueError("interval out of range")
-    return _written(months, days, micros)
+    return written(months, days, micros)
 
 
 def total(months: str, days: str, micros: str) -> str:
@@ -113,7 +113,7 @@ def total(months: str, days: str, micros: str) -> str:
     >>> total("1", "-40", "3600000000")
     '1 mons -40 days 01:00:00.000000'
     """
-    return _checked(int(months), int(days), int(micros))
+    return checked(int(months), int(days), int(micros))
 
 
 def average(months: str, days: str, micros: str, count: int) -> str:
@@ -136,7 +136,7 @@ def average(months: str, days: str, micros: str, count: int) -> str:
     micro = round(by_micros + rest_seconds * 1e6)
     if micro != round(float(Fraction(by_micros) + Fraction(rest_seconds) * _SECOND)):
         raise ValueError("an average of intervals that depends on the processor")
-    return _checked(month, day, micro)
+    return checked(month, day, micro)
 
 
 def _to_micros(number: float) -> float:
@@ -155,7 +155,7 @@ def field(text: str, name: str) -> str:
     >>> field("1 year 2 mons -3 days -04:05:06.7", "hour"), field("1 mon 1 day 00:00:00.5", "epoch")
     ('-4', '2678400.500000')
     """
-    months, days, micros = _parts(text)
+    months, days, micros = parts(text)
     years, rest = _divided(months, 12), months - _divided(months, 12) * 12
     seconds = micros - _divided(micros, 60 * _SECOND) * 60 * _SECOND
     if name == "epoch":
