@@ -63,13 +63,13 @@ class Top(Recomputed):
         rows = select([f"r.{name}" for name in names(limit.columns)], copies, where=[f"r.{W} > 0", *up_to_last])
         if reserve is None:
             chosen = _either(enough, limit.computed(plan, rows), limit.new(plan))
-        elif plan.usual:
-            plan.statement.violated(f"NOT {enough}")
-            chosen = reserve.hand_on(plan, reserve.first(rows), f"NOT {full}")
         else:
-            every = reserve.first(limit.input.new(plan))
             plan.statement.violated(f"NOT {enough}")
-            chosen = reserve.hand_on(plan, _either(enough, reserve.first(rows), every), f"NOT ({full} AND {enough})")
+            first, complete = reserve.first(rows), f"NOT {full}"
+            if not plan.usual:
+                first = _either(enough, first, reserve.first(limit.input.new(plan)))
+                complete = f"NOT ({full} AND {enough})"
+            chosen = reserve.hand_on(plan, first, complete)
         return self.base.apply_full(plan, storage, select(output_columns(self.fields), derived(chosen, "o")))
 
     def _stored(self, plan: Plan, storage: str, reserve: Reserve | None) -> str:

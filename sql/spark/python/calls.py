@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
+from sql.spark.python import values
 from sql.spark.python.values import (
     array_values,
     date_formats,
@@ -213,21 +216,7 @@ FUNCTIONS: Mapping[str, PythonFunction] = {
     "jsonb_compared": PythonFunction(jsonb_changes.compared, "int"),
 }
 
-MODULES = (
-    array_values,
-    date_formats,
-    decimal_values,
-    float_values,
-    interval_changes,
-    interval_values,
-    jsonb_changes,
-    jsonb_values,
-    number_formats,
-    range_values,
-    regular_values,
-    string_values,
-    text_values,
-)
+MODULES = tuple(import_module(f"{values.__name__}.{found.name}") for found in iter_modules(values.__path__))
 """What the functions are in: Spark's processes have nothing of this program."""
 
 _CALL = re.compile(rf"\b{_PREFIX}({'|'.join(FUNCTIONS)})\(")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlglot import exp
@@ -11,7 +11,7 @@ from sql.errors import NotExpressible
 from sql.spark.dates import local
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.python.calls import call
-from sql.spark.python.values import interval_changes, interval_values
+from sql.spark.python.values import interval_values
 from sql.spark.types import DATE, INTEGER, TIMESTAMP, TIMESTAMPTZ, SparkType, Typed, numeric
 from sql.spark.values import string
 
@@ -60,15 +60,28 @@ def _age(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
 
 
 def _to_date(expressions: Expressions, node: exp.StrToDate) -> Typed:
+    return Typed(call("date_read", *_by_format(expressions, node, "to_date", interval_values.date_pattern)), DATE)
+
+
+def _to_timestamp(expressions: Expressions, node: exp.StrToTime) -> Typed:
+    if not expressions.environment.utc:
+        raise NotExpressible("function to_timestamp of text, which depends on the session's time zone")
+    read = _by_format(expressions, node, "to_timestamp", interval_values.moment_pattern)
+    return Typed(call("moment_read", *read), TIMESTAMPTZ)
+
+
+def _by_format(
+    expressions: Expressions, node: exp.StrToDate | exp.StrToTime, name: str, pattern_of: Callable[[str], str]
+) -> tuple[str, str]:
+    """The text that a function reads, and the regular expression of its format. Raises NotExpressible."""
     text, layout = expressions.render(node.this), node.args["format"].unnest()
     literal = layout.this.unnest() if isinstance(layout, exp.Cast) else layout
     if text.type.name != "text" or not isinstance(literal, exp.Literal):
-        raise NotExpressible("to_date of anything but text, or by a format that is not a literal")
+        raise NotExpressible(f"{name} of anything but text, or by a format that is not a literal")
     try:
-        pattern = interval_values.date_pattern(literal.name)
+        return text.sql, string(pattern_of(literal.name))
     except ValueError as reason:
-        raise NotExpressible(f"function to_date: {reason}") from None
-    return Typed(call("date_read", text.sql, string(pattern)), DATE)
+        raise NotExpressible(f"function {name}: {reason}") from None
 
 
 def _from_epoch(expressions: Expressions, node: exp.UnixToTime) -> Typed:
@@ -92,20 +105,6 @@ def _make_interval(expressions: Expressions, node: exp.MakeInterval) -> Typed:
             raise NotExpressible(f"make_interval of {value.type.name}")
         arguments.append(f"CAST({value.sql} AS {'DOUBLE' if seconds else 'INT'})")
     return Typed(call("interval_made", *arguments), INTERVAL)
-
-
-def _to_timestamp(expressions: Expressions, node: exp.StrToTime) -> Typed:
-    text, layout = expressions.render(node.this), node.args["format"].unnest()
-    literal = layout.this.unnest() if isinstance(layout, exp.Cast) else layout
-    if not expressions.environment.utc:
-        raise NotExpressible("function to_timestamp of text, which depends on the session's time zone")
-    if text.type.name != "text" or not isinstance(literal, exp.Literal):
-        raise NotExpressible("to_timestamp of anything but text, or by a format that is not a literal")
-    try:
-        pattern = interval_changes.moment_pattern(literal.name)
-    except ValueError as reason:
-        raise NotExpressible(f"function to_timestamp: {reason}") from None
-    return Typed(call("moment_read", text.sql, string(pattern)), TIMESTAMPTZ)
 
 
 INTERVALS: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {

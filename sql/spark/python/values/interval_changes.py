@@ -5,10 +5,9 @@ Moments are microseconds since 1970-01-01. Of this program it uses `interval_val
 
 import calendar
 import datetime
-import re
 from fractions import Fraction
 
-from sql.spark.python.values.interval_values import checked, parts
+from sql.spark.python.values.interval_values import checked, numbers, parts
 
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
@@ -173,32 +172,9 @@ def clock(micros: int) -> str:
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{rest}"
 
 
-_FIELDS = {"YYYY": "y", "MM": "m", "DD": "d", "HH24": "h", "MI": "n", "SS": "s"}
-
-
-def moment_pattern(layout: str) -> str:
-    """The regular expression of a format of `to_timestamp` that is made of YYYY, MM, DD, HH24, MI, SS and separators.
-
-    Raises ValueError for another one.
-
-    >>> bool(re.fullmatch(moment_pattern("YYYY-MM-DD HH24:MI"), "1999-12-31 23:59"))
-    True
-    """
-    found = re.findall(r"YYYY|MM|DD|HH24|MI|SS|[-./_:, ]|.", layout.upper(), re.DOTALL)
-    fields = [part for part in found if part in _FIELDS]
-    separated = all(part in _FIELDS or part in "-./_:, " for part in found)
-    if not separated or len({*fields}) < len(fields) or not {"YYYY", "MM", "DD"} <= {*fields}:
-        raise ValueError(f"{layout} as a format of a timestamp")
-    pieces = (rf"(?P<{_FIELDS[p]}>[0-9]{{{4 if p == 'YYYY' else 2}}})" if p in _FIELDS else re.escape(p) for p in found)
-    return "".join(pieces)
-
-
 def moment_read(text: str, pattern: str) -> int:
     """`to_timestamp`, of text that is what the format says, digit by digit."""
-    found = re.fullmatch(pattern, text)
-    if found is None:
-        raise ValueError("text that is not what the format says")
-    fields = {name: int(digits) for name, digits in found.groupdict().items()}
+    fields = numbers(text, pattern)
     time = (fields.get(name, 0) for name in "hns")
     return moment_of(fields["y"], fields["m"], fields["d"], *time)
 

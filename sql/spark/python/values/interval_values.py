@@ -183,7 +183,26 @@ def from_epoch(seconds: float) -> int:
     return round((seconds - _YEARS_2000) * 1e6) + int(_YEARS_2000) * _SECOND
 
 
-_FIELDS = {"YYYY": r"(?P<y>[0-9]{4})", "MM": r"(?P<m>[0-9]{2})", "DD": r"(?P<d>[0-9]{2})"}
+_DATE = {"YYYY": "y", "MM": "m", "DD": "d"}
+_MOMENT = {**_DATE, "HH24": "h", "MI": "n", "SS": "s"}
+
+
+def _pattern(layout: str, fields: dict[str, str], kind: str) -> str:
+    found = re.findall(r"YYYY|MM|DD|HH24|MI|SS|[-./_:, ]|.", layout.upper(), re.DOTALL)
+    given = [part for part in found if part in fields]
+    separated = all(part in fields or part in "-./_:, " for part in found)
+    if not separated or len({*given}) < len(given) or not {*_DATE} <= {*given}:
+        raise ValueError(f"{layout} as a format of a {kind}")
+    pieces = (rf"(?P<{fields[p]}>[0-9]{{{4 if p == 'YYYY' else 2}}})" if p in fields else re.escape(p) for p in found)
+    return "".join(pieces)
+
+
+def numbers(text: str, pattern: str) -> dict[str, int]:
+    """The fields of text that is what a format says, digit by digit. Raises ValueError."""
+    found = re.fullmatch(pattern, text)
+    if found is None:
+        raise ValueError("text that is not what the format says")
+    return {name: int(digits) for name, digits in found.groupdict().items()}
 
 
 def date_pattern(layout: str) -> str:
@@ -194,17 +213,22 @@ def date_pattern(layout: str) -> str:
     >>> bool(re.fullmatch(date_pattern("DD.MM.YYYY"), "31.12.1999"))
     True
     """
-    parts = re.findall(r"YYYY|MM|DD|[-./_:, ]|.", layout.upper(), re.DOTALL)
-    fields = [part for part in parts if part in _FIELDS]
-    if sorted(fields) != ["DD", "MM", "YYYY"] or any(len(p) == 1 and p not in "-./_:, " for p in parts):
-        raise ValueError(f"{layout} as a format of a date")
-    return "".join(_FIELDS.get(part, re.escape(part)) for part in parts)
+    return _pattern(layout, _DATE, "date")
+
+
+def moment_pattern(layout: str) -> str:
+    """The regular expression of a format of `to_timestamp` that is made of YYYY, MM, DD, HH24, MI, SS and separators.
+
+    Raises ValueError for another one.
+
+    >>> bool(re.fullmatch(moment_pattern("YYYY-MM-DD HH24:MI"), "1999-12-31 23:59"))
+    True
+    """
+    return _pattern(layout, _MOMENT, "timestamp")
 
 
 def to_date(text: str, pattern: str) -> int:
     """`to_date`, of text that is what the format says, digit by digit, as days since 1970-01-01."""
-    found = re.fullmatch(pattern, text)
-    if found is None:
-        raise ValueError("text that is not what the format says")
-    day = datetime.date(int(found["y"]), int(found["m"]), int(found["d"]))
+    fields = numbers(text, pattern)
+    day = datetime.date(fields["y"], fields["m"], fields["d"])
     return day.toordinal() - _EPOCH.toordinal()

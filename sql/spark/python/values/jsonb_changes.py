@@ -107,6 +107,13 @@ def _index(key: str, length: int, lax: bool) -> int | None:
     return at if lax or 0 <= at < length else None
 
 
+def _place(inner: Any, key: str) -> Any:
+    """Where an element of an array or object is, by a key of a path; None where there is none."""
+    if isinstance(inner, list):
+        return _index(key, len(inner), False)
+    return key if isinstance(inner, dict) and key in inner else None
+
+
 def without_path(text: str, path: str) -> str:
     """`jsonb #- text[]`; the path is an array of JSON.
 
@@ -118,15 +125,10 @@ def without_path(text: str, path: str) -> str:
         raise ValueError("cannot delete path in scalar")
     inner = value
     for number, key in enumerate(keys):
-        last = number == len(keys) - 1
-        place: Any = key
-        if isinstance(inner, list):
-            place = _index(key, len(inner), False)
-        elif not isinstance(inner, dict) or key not in inner:
-            place = None
+        place = _place(inner, key)
         if place is None:
             break
-        if last:
+        if number == len(keys) - 1:
             del inner[place]
         else:
             inner = inner[place]
@@ -147,10 +149,7 @@ def with_path(text: str, path: str, new: str, create: bool) -> str:
         if number == len(keys) - 1:
             _put(inner, key, _read(new), create)
             break
-        if isinstance(inner, list):
-            place: Any = _index(key, len(inner), False)
-        else:
-            place = key if isinstance(inner, dict) and key in inner else None
+        place = _place(inner, key)
         if place is None:
             break
         inner = inner[place]
