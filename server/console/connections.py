@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -125,6 +126,15 @@ class Connection:
             await _ready(wire.socket)
             wire.consume_input()
         return wire.get_result()
+
+    def hang_up(self) -> None:
+        """Have whoever waits for it find that it has ended.
+
+        To close it would give its descriptor to a new connection while the event loop still waits for this one: it then
+        aborts the process.
+        """
+        with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(self.raw.fileno())) as wire:
+            wire.shutdown(socket.SHUT_RDWR)
 
     def cut(self) -> None:
         """End the connection at once, and with it what still runs in it."""

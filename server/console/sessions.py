@@ -63,6 +63,8 @@ class Session:
                 raise
             finally:
                 self._connection_used_at = time.monotonic()
+                if self.ended.is_set():
+                    await connection.close()
 
     async def rest(self, now: float) -> None:
         """Close the connection if no page has used it for a while."""
@@ -76,7 +78,11 @@ class Session:
         """Close the connection; event streams end."""
         self.ended.set()
         connection, self._connection = self._connection, None
-        if connection is not None:
+        if connection is None:
+            return
+        if self._turn.locked():
+            connection.hang_up()  # the page that waits for it closes it
+        else:
             await connection.close()
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import os
+import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -14,6 +16,7 @@ from tests.e2e.conftest import Database, drop_role
 from tests.e2e.console.conftest import Client
 
 USER = f"console_user_{os.getpid()}"
+USERS, ROUNDS = 6, 20
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -212,3 +215,24 @@ def test_events_end_with_the_session(client: Client, console_db: Database) -> No
     while console_db.value(opened, USER) > before:
         assert time.monotonic() < deadline, "its connections are still open"
         time.sleep(0.05)
+
+
+def test_sessions_that_end_while_their_pages_wait_leave_the_others_be(client: Client, console_db: Database) -> None:
+    """Their connections are closed while the event loop waits for them, and new ones have the same descriptors."""
+
+    def come_and_go(_: int) -> None:
+        own = Client(client.port)
+        for _ in range(ROUNDS):
+            assert own.log_in(USER, "secret", console_db.name)[0] == 200
+            streaming, asking = Client(client.port), Client(client.port)
+            streaming.cookie = asking.cookie = own.cookie
+            with ThreadPoolExecutor(3) as others:
+                answers = [others.submit(streaming.ask, "GET", "/api/changes?of=graph")]
+                answers += [others.submit(asking.ask, "GET", f"/api/{page}") for page in ("graph", "stream-tables")]
+                time.sleep(random.random() / 50)
+                assert own.ask("POST", "/api/logout", {})[0] == 200
+                assert all(answer.result()[0] for answer in answers)  # of whatever kind
+
+    with ThreadPoolExecutor(USERS) as users:
+        list(users.map(come_and_go, range(USERS)))
+    assert client.log_in(USER, "secret", console_db.name)[0] == 200
