@@ -71,9 +71,13 @@ class Closable:
     """Stands for a connection."""
 
     usable = True
+    hung_up = False
 
     async def close(self) -> None:
         self.usable = False
+
+    def hang_up(self) -> None:
+        self.hung_up = True
 
 
 async def test_session_may_end_while_a_page_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +95,7 @@ async def test_session_may_end_while_a_page_is_read(monkeypatch: pytest.MonkeyPa
     with pytest.raises(psycopg.OperationalError, match="lost"):
         async with session.connection():
             await sessions.end(identity)
+            assert made[0].hung_up and made[0].usable  # the event loop still waits for it
             raise psycopg.OperationalError("lost")  # as a statement does then
     with pytest.raises(psycopg.OperationalError, match="the session has ended"):
         async with session.connection():
