@@ -85,7 +85,7 @@ lock:
 	$(PIP) uv
 	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	echo hatchling | $(COMPILE) --constraint requirements.lock --output-file deploy/image/build.lock -
-	for extras in "off" "sail --extra sail" "spark --extra spark"; do \
+	for extras in "off" "sail --extra sail --extra iceberg" "spark --extra spark --extra iceberg"; do \
 		set -- $$extras; name=$$1; shift; \
 		$(COMPILE) --extra otel --extra console "$$@" --constraint requirements.lock --output-file deploy/image/$$name.lock pyproject.toml \
 			|| exit 1; \

@@ -10,6 +10,11 @@ from pathlib import Path
 from catalog.session import SqlError
 from engine.mirror.location import SCHEMES, parse_uri
 
+DELTA, ICEBERG = "delta", "iceberg"
+FORMATS = (DELTA, ICEBERG)
+ICEBERG_DATA = "data"
+"""The Delta table whose files an Iceberg table has, below the location of that."""
+
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 HINT = "A location is an absolute path, such as /srv/lake/totals, or an object store's, such as s3://lake/totals."
@@ -51,11 +56,17 @@ def _invalid(location: str) -> SqlError:
     return SqlError("22023", f'invalid location "{location}" of a publication', hint=HINT)
 
 
-def check_installed() -> None:
-    """Raises SqlError 0A000 where what writes Delta tables is not installed."""
+def check_installed(format_: str) -> None:
+    """Raises SqlError 0A000 where what writes tables of a format is not installed."""
     if find_spec("deltalake") is None or find_spec("pyarrow") is None:
         raise SqlError(
             "0A000",
             "publications need the package deltalake",
             hint="pip install 'headwater[mirror]'",
+        )
+    if format_ == ICEBERG and find_spec("pyiceberg") is None:
+        raise SqlError(
+            "0A000",
+            "publications as Iceberg tables need the package pyiceberg",
+            hint="pip install 'headwater[iceberg]'",
         )

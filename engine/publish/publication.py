@@ -4,6 +4,8 @@ What is followed is the change buffer of the stream table's own table. A transac
 commit, in the order in which they did (`pgt_published_refreshes`): nobody has ever seen a state between. Changes that
 came another way (triggers in IMMEDIATE mode, a superuser) have no such order: then all that is there is one commit.
 Where changes are missing, or are more than are read at once, one commit replaces the contents.
+
+A publication as an Iceberg table has the same commits: each is described over the Delta table's files (`iceberg`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from engine.mirror.initial_load import refused_column, watched
 from engine.mirror.parallel_extract import extract, lock
 from engine.mirror.source import Connections, Snapshot, read_changes, snapshot_of, truncations
 from engine.publish.net import GONE, ROW_ID, Unpublishable, added, finite, infinite_column, net_changes, only_adds
+from engine.publish.places import ICEBERG, ICEBERG_DATA
 from engine.publish.publications import Publication
 from engine.publish.table import Position, Published, location_of, look
 from engine.session.pool import PooledSession
@@ -101,6 +104,8 @@ class Publishing:
     """Told of each commit: how many rows it has written, and removed."""
     found: Published | None = None
     """Its Delta table, if that is known from the attempt before."""
+    _described: int | None = None
+    """The version of the Delta table that the Iceberg table was last brought to."""
 
     async def bring_up_to_date(self) -> Published | None:
         """Publish what is there; the table as it is then, None where it was not needed to look at it.
@@ -140,7 +145,18 @@ class Publishing:
 
     @property
     def _place(self) -> Location:
-        return location_of(self.publication.location)
+        """Where the Delta table is."""
+        place = location_of(self.publication.location)
+        return place.below(ICEBERG_DATA) if self.publication.format == ICEBERG else place
+
+    def _describe(self, published: Published) -> None:
+        """Have the Iceberg table, if the publication is one, be what its Delta table is. Raises StorageFailed."""
+        version = published.table.version()
+        if self.publication.format == ICEBERG and self._described != version:
+            from engine.publish import iceberg  # a package that other publications do not need
+
+            iceberg.describe(location_of(self.publication.location), published.table)
+            self._described = version
 
     async def _follow(self, connection: asyncpg.Connection, gap: str) -> int:
         """Have the changes of the stream table captured and kept from now on. Raises SqlError."""
@@ -246,7 +262,9 @@ class Publishing:
             self._place.merge(base, changes, ROW_ID, GONE, metadata, marked)
             gone = pc.sum(changes[GONE]).as_py()
             self.count(changes.num_rows - gone, gone)
-        return Published(found.table, number, step.position)
+        published = Published(found.table, number, step.position)
+        self._describe(published)
+        return published
 
     def _metadata(
         self,
@@ -269,6 +287,7 @@ class Publishing:
         self, connection: asyncpg.Connection, published: Published, seen: PgSnapshot, as_of: datetime | None
     ) -> None:
         """Tell the catalog what the table has: changes need not be kept any more."""
+        await asyncio.to_thread(self._describe, published)
         position = published.position
         assert position is not None
         number, version = self.publication.publication_id, published.table.version()
@@ -281,7 +300,14 @@ class Publishing:
         self._place.optimize()
         self._place.vacuum((), full=True)
         found = look(self._place, self.publication.generation)
-        return published if found is None else replace(published, table=found.table)
+        if found is None:
+            return published
+        self._describe(found)
+        if self.publication.format == ICEBERG:
+            from engine.publish import iceberg
+
+            iceberg.tidy(location_of(self.publication.location))
+        return replace(published, table=found.table)
 
 
 def _steps(

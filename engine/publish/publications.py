@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from catalog.session import SqlSession
 
 _SQL = """
-SELECT publication_id, pgt_id, relid, schema, name, location, generation::text, followed, version, frontier, obstacle,
-       is_overdue, has_failed
+SELECT publication_id, pgt_id, relid, schema, name, format, location, generation::text, followed, version, frontier,
+       obstacle, is_overdue, has_failed
 FROM pgtrickle._publications()
 """
 
@@ -23,6 +23,7 @@ class Publication:
     """Of the stream table's table."""
     schema: str
     name: str
+    format: str
     location: str
     generation: str
     """By which its Delta table is known."""
@@ -49,6 +50,7 @@ async def publications(session: SqlSession) -> list[Publication]:
             relid=int(relid),
             schema=schema,
             name=name,
+            format=format_,
             location=location,
             generation=generation,
             followed=int(followed or 0),
@@ -64,6 +66,7 @@ async def publications(session: SqlSession) -> list[Publication]:
             relid,
             schema,
             name,
+            format_,
             location,
             generation,
             followed,

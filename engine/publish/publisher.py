@@ -159,7 +159,7 @@ class Publisher(Candidate):
         if publication.obstacle is not None:
             return publication.obstacle
         try:
-            check_installed()
+            check_installed(publication.format)
             publication = replace(publication, location=self.places.checked(publication.location))
         except SqlError as refusal:
             return refusal.message

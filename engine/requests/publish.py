@@ -7,27 +7,32 @@ import json
 
 from catalog.session import RequestSession, SqlError
 from engine.load_generators import find_relation
-from engine.publish.places import Places, check_installed
+from engine.publish.places import FORMATS, Places, check_installed
 from sql.errors import NotExpressible
 
-FORMAT = "delta"
 
-
-async def publish(session: RequestSession, name: str, location: str | None, search_path: str, places: Places) -> None:
+async def publish(
+    session: RequestSession,
+    name: str,
+    format_: str | None,
+    location: str | None,
+    search_path: str,
+    places: Places,
+) -> None:
     """Publish a stream table of the session's user at a location that is empty.
 
     Raises SqlError 42P01, 0A000 for what is no stream table or has a column that Delta has not, 42501, 22023, 55006 if
     there is something at the location, 58030 if it cannot be read.
     """
     pgt_id = await _stream_table(session, name, search_path)
-    if not isinstance(location, str):
+    if not isinstance(location, str) or format_ not in FORMATS:
         raise SqlError("22023", "malformed publish request")
     await session.fetch("SELECT pgtrickle._check_publisher($1::bigint)::text", pgt_id)
     uri = places.checked(location)
     ((text,),) = await session.fetch(
-        "SELECT pgtrickle._publish($1::bigint, $2::text, $3::text)::text", pgt_id, FORMAT, uri
+        "SELECT pgtrickle._publish($1::bigint, $2::text, $3::text)::text", pgt_id, format_, uri
     )
-    check_installed()
+    check_installed(format_)
     await asyncio.to_thread(_check_storable, name, json.loads(text), uri)
 
 

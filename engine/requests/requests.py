@@ -627,7 +627,8 @@ async def _publish(session: RequestSession, request: Request, means: Means) -> N
     if arguments.get("ends"):
         await unpublish(session, name, location, request.search_path)
     else:
-        await publish(session, name, location, request.search_path, means.places)
+        format_ = arguments.get("format")
+        await publish(session, name, format_, location, request.search_path, means.places)
 
 
 async def _extension(session: RequestSession, request: Request, means: Means) -> None:

@@ -1,17 +1,18 @@
--- Publications: a stream table as a Delta table that others read, a refresh a commit (engine/publish).
+-- Publications: a stream table as a Delta or an Iceberg table that others read, a refresh a commit (engine/publish).
 --
 -- What the Delta table has stands in its own log: of what this catalog knows of it, it is never behind, and may be ahead. A
 -- publication follows the changes of the stream table's table like a subscription of a server of its own (82_subscriptions.sql),
 -- so that capture, cleanup and gaps need no other rules. Where nothing can be followed the contents are replaced by one commit.
 
 
--- Publish a stream table as a Delta table at a location, an absolute path or an object store's URI. Each refresh is a commit. A
--- request that the engine carries out. Raises 0A000 for another format.
+-- Publish a stream table as a table of a format, 'delta' or 'iceberg', at a location, an absolute path or an object store's URI. Each
+-- refresh is a commit. A request that the engine carries out. Raises 22023 for another format.
 CREATE OR REPLACE FUNCTION pgtrickle.publish(name text, format text, location text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pgtrickle._check_name(name);
     PERFORM pgtrickle._check_publication(format, location);
-    PERFORM pgtrickle._request('publish', pg_catalog.jsonb_build_object('name', name, 'location', location),
+    PERFORM pgtrickle._request('publish', pg_catalog.jsonb_build_object('name', name, 'format', pg_catalog.lower(format),
+                                       'location', location),
         pg_catalog.current_setting('search_path'));
 END $$;
 
@@ -31,11 +32,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF format IS NULL OR location IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = '22004', MESSAGE = 'format and location of a publication must not be null';
-    ELSIF lower(format) = 'iceberg' THEN
-        PERFORM pgtrickle._raise('0A000', 'cannot publish in the format "iceberg"', NULL,
-            'Publish as ''delta'', which Spark, Trino and DuckDB read as well.');
-    ELSIF lower(format) <> 'delta' THEN
-        PERFORM pgtrickle._unknown_value('format', format, '''delta''');
+    ELSIF lower(format) NOT IN ('delta', 'iceberg') THEN
+        PERFORM pgtrickle._unknown_value('format', format, '''delta'', ''iceberg''');
     ELSIF btrim(location) = '' OR length(location) > 1000 OR location ~ '[[:cntrl:]]' THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'invalid location of a publication',
             HINT = 'A location is an absolute path, such as /srv/lake/totals, or an object store''s, such as s3://lake/totals.';
@@ -176,12 +174,12 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._publication_gap(bigint) FROM PUBLIC;
 -- kept for it; `version` of the Delta table that is known; `obstacle` says why nothing may be written; `is_overdue`: changes have waited for too long for a place that cannot be
 -- written to.
 CREATE OR REPLACE FUNCTION pgtrickle._publications(
-    OUT publication_id bigint, OUT pgt_id bigint, OUT relid bigint, OUT schema text, OUT name text, OUT location text, OUT generation uuid,
-    OUT followed bigint, OUT frontier text, OUT version bigint, OUT obstacle text, OUT is_overdue boolean, OUT has_failed boolean
+    OUT publication_id bigint, OUT pgt_id bigint, OUT relid bigint, OUT schema text, OUT name text, OUT format text,
+    OUT location text, OUT generation uuid, OUT followed bigint, OUT frontier text, OUT version bigint, OUT obstacle text, OUT is_overdue boolean, OUT has_failed boolean
 ) RETURNS SETOF record
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT p.publication_id, p.pgt_id, s.pgt_relid::bigint, s.pgt_schema, s.pgt_name, p.location, p.generation,
-           p.subscription_id, v.frontier::text, p.version,
+    SELECT p.publication_id, p.pgt_id, s.pgt_relid::bigint, s.pgt_schema, s.pgt_name, p.format, p.location,
+           p.generation, p.subscription_id, v.frontier::text, p.version,
            coalesce(pgtrickle._publisher_obstacle(p.publisher, p.pgt_id),
                     CASE WHEN p.cluster <> pgtrickle._cluster()
                          THEN 'the publication is that of another database, of which this one is a copy' END),

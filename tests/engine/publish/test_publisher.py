@@ -21,6 +21,7 @@ NEW = Publication(
     1,
     "public",
     "totals",
+    "delta",
     "/lake/totals",
     "g",
     0,
