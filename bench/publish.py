@@ -109,10 +109,10 @@ def main() -> None:
                 f" COPY {copied:.2f} s"
             )
             found = commits(connection, table, versions(place, format_), options.changes)
-            refreshes, delays = (sorted(each) for each in found)
+            refreshes, delays = (sorted(seconds * 1000 for seconds in each) for each in found)
             show(
-                f"{format_}, {rows} rows, one changes: refresh {statistics.median(refreshes) * 1000:.0f} ms, until"
-                f" it is published {statistics.median(delays) * 1000:.0f} ms (median), {delays[-1] * 1000:.0f} ms at most"
+                f"{format_}, {rows} rows, one changes: refresh {statistics.median(refreshes):.0f} ms, until it is"
+                f" published {statistics.median(delays):.0f} ms (median), {delays[-1]:.0f} ms at most"
             )
             connection.execute("SELECT pgtrickle.unpublish(%s)", [table])
 
