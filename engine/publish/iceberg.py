@@ -20,10 +20,11 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.fs
@@ -32,27 +33,38 @@ import structlog
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyiceberg import types
-from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFile, parquet_file_to_data_file
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import (
+    DataFile,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    write_manifest,
+    write_manifest_list,
+)
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile, ToOutputFile
-from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.name_mapping import create_mapping_from_schema
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.table.update import RemoveSnapshotsUpdate, TableRequirement, TableUpdate, update_table_metadata
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    RemoveSnapshotsUpdate,
+    SetSnapshotRefUpdate,
+    update_table_metadata,
+)
 
 from engine.mirror.delta_table import METADATA, Location, StorageFailed, last_metadata
 from engine.publish.table import RETENTION_HOURS
 
 log = structlog.get_logger(__name__)
 
-SNAPSHOTS = 500
+SNAPSHOTS = 200
 """So many of them readers can travel back to at most. Each is 1 kB in every metadata file."""
 
 READERS_SECONDS = 3600
@@ -64,6 +76,8 @@ COPIES = "files"
 _DELTA: Final = "delta-version"
 _DELTA_ID: Final = "delta-table-id"
 _FILE: Final = re.compile(r"v(\d+)\.metadata\.json")
+
+_CODEC: Final = "deflate"
 
 _UNREADABLE: Final = (FileNotFoundError, ValidationError, ValueError, EOFError, KeyError, TypeError, AttributeError)
 """What pyiceberg raises of files that are not there or not whole."""
@@ -98,10 +112,10 @@ class _Version(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """What a metadata file says: the metadata, and the files of its snapshot by their paths."""
+    """What a metadata file says: the metadata, and its snapshot's entries of files by the names of these."""
 
     metadata: TableMetadata
-    files: Mapping[str, DataFile]
+    entries: Mapping[str, ManifestEntry]
 
     @property
     def version(self) -> _Version | None:
@@ -149,17 +163,39 @@ def _continued(found: _Described | None, schema: Schema, location: str) -> _Desc
 
 
 def _commit(store: _Store, number: int, base: _Described, delta: DeltaTable, version: _Version) -> None:
-    """Write a snapshot that has the files of a Delta table's version."""
-    known = {os.path.basename(path): file for path, file in base.files.items()}
+    """Write a snapshot that has the files of a Delta table's version.
+
+    One manifest has all of them: to read many of pyiceberg's costs more, and a change writes most files anew anyway.
+    """
     paths = {os.path.basename(path): path for path in delta.file_uris()}
-    properties = {_DELTA_ID: version.table, _DELTA: str(version.number), METADATA: version.told}
-    table = Table(("published",), base.metadata, store.path(number), store, _Catalog(store, number))
-    with table.transaction() as transaction, transaction.update_snapshot(properties).overwrite() as snapshot:
-        for name in known.keys() - paths.keys():
-            snapshot.delete_data_file(known[name])
-        for name in sorted(paths.keys() - known.keys()):
-            path = store.readable(paths[name])
-            snapshot.append_data_file(parquet_file_to_data_file(store, base.metadata, path))
+    gone = [base.entries[name] for name in base.entries.keys() - paths.keys()]
+    kept = [base.entries[name] for name in base.entries.keys() & paths.keys()]
+    new = [store.readable(paths[name]) for name in sorted(paths.keys() - base.entries.keys())]
+    added = [parquet_file_to_data_file(store, base.metadata, path) for path in new]
+    said = {
+        _DELTA_ID: version.table,
+        _DELTA: str(version.number),
+        METADATA: version.told,
+        "added-data-files": str(len(added)),
+        "deleted-data-files": str(len(gone)),
+        "total-data-files": str(len(paths)),
+        "total-records": str(sum(file.record_count for file in (*(each.data_file for each in kept), *added))),
+    }
+    write = store.writing(base.metadata)
+    manifests = [write.manifest(added, kept, gone)] if paths or gone else []
+    store.write(number, _with_snapshot(base.metadata, write.snapshot(manifests, Summary(Operation.OVERWRITE, **said))))
+
+
+def _with_snapshot(metadata: TableMetadata, snapshot: Snapshot) -> TableMetadata:
+    """The metadata with one more snapshot, and without those that readers cannot travel back to any more."""
+    head = SetSnapshotRefUpdate.model_validate(
+        {"ref-name": MAIN_BRANCH, "type": SnapshotRefType.BRANCH, "snapshot-id": snapshot.snapshot_id}
+    )
+    metadata = update_table_metadata(metadata, (AddSnapshotUpdate(snapshot=snapshot), head))
+    if expired := _expired(metadata.snapshots):
+        removal = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": expired})
+        metadata = update_table_metadata(metadata, (removal,))
+    return metadata
 
 
 def _schema(table: DeltaTable) -> Schema:
@@ -199,23 +235,48 @@ def _without_views(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(plain.get(field.type, field.type)) for field in schema])
 
 
-class _Catalog(NoopCatalog):
-    """Commits to one table by writing its next metadata file."""
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """A snapshot that is being written."""
 
-    def __init__(self, store: _Store, number: int) -> None:
-        super().__init__("published")
-        self._store, self._number = store, number
+    store: _Store
+    metadata: TableMetadata
+    number: int
+    """Its id."""
 
-    def commit_table(
-        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
-    ) -> CommitTableResponse:
-        metadata = update_table_metadata(table.metadata, updates)
-        if expired := _expired(metadata.snapshots):
-            removal = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": expired})
-            metadata = update_table_metadata(metadata, (removal,))
-        self._store.write(self._number, metadata)
-        place = self._store.path(self._number)
-        return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": place})
+    def _file(self, name: str) -> OutputFile:
+        return self.store.new_output(f"{self.metadata.location}/metadata/{name}-{self.number}-{uuid4()}.avro")
+
+    def manifest(
+        self, added: Iterable[DataFile], kept: Iterable[ManifestEntry], gone: Iterable[ManifestEntry]
+    ) -> ManifestFile:
+        """Write a manifest of the files that come, stay and go."""
+        schema, spec = self.metadata.schema(), self.metadata.spec()
+        with write_manifest(2, spec, schema, self._file("manifest"), self.number, _CODEC) as written:
+            for file in added:
+                written.add(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, data_file=file))
+            for entry in kept:
+                written.existing(entry)
+            for entry in gone:
+                written.delete(entry)
+        return written.to_manifest_file()
+
+    def snapshot(self, manifests: list[ManifestFile], summary: Summary) -> Snapshot:
+        """The snapshot, whose list of manifests is written by this."""
+        parent, place = self.metadata.current_snapshot_id, self._file("snap")
+        sequence = self.metadata.next_sequence_number()
+        with write_manifest_list(2, place, self.number, parent, sequence, _CODEC) as written:
+            written.add_manifests(manifests)
+        return Snapshot.model_validate(
+            {
+                "snapshot-id": self.number,
+                "parent-snapshot-id": parent,
+                "sequence-number": sequence,
+                "manifest-list": place.location,
+                "summary": summary,
+                "schema-id": self.metadata.current_schema_id,
+            }
+        )
 
 
 class _Store(FileIO):
@@ -242,6 +303,10 @@ class _Store(FileIO):
         path = location if isinstance(location, str) else location.location
         with suppress(FileNotFoundError):
             self._files.delete_file(path.removeprefix(self._place.uri).lstrip("/"))
+
+    def writing(self, metadata: TableMetadata) -> _Writing:
+        """A new snapshot of a table."""
+        return _Writing(self, metadata, metadata.new_snapshot_id())
 
     def readable(self, path: str) -> str:
         """A Parquet file, or its copy if it has columns in Arrow's views."""
@@ -281,7 +346,7 @@ class _Store(FileIO):
         except _UNREADABLE as error:
             log.warning("iceberg_metadata_unreadable", uri=self._place.uri, number=number, error=str(error))
             return None
-        return _Described(metadata, {entry.data_file.file_path: entry.data_file for entry in entries})
+        return _Described(metadata, {os.path.basename(entry.data_file.file_path): entry for entry in entries})
 
     @property
     def _hint(self) -> str:
