@@ -34,6 +34,7 @@ from sql.operators.statement import StagedText, Types
 from sql.spark.protocol import Environment
 from sql.spark.render import SparkQuery, render_spark
 from sql.spark.stages import SparkStages, render_stages
+from sql.spark.user_defined.functions import obstacle
 from sql.storage.keyed import AppendedRows, Keyed, KeyedRows
 from sql.storage.shape import Shape, StorageColumn
 
@@ -252,6 +253,11 @@ def _compiled(query: Query) -> Compiled:
 def spark_query(text: str, sources: tuple[Source, ...], total_orders: bool, environment: Environment) -> SparkQuery:
     """See `render_spark`. Raises NotExpressible."""
     return render_spark(text, sources, environment=environment, total_orders=total_orders)
+
+
+def body_obstacle(definition: str) -> str:
+    """See `obstacle`."""
+    return obstacle(definition)
 
 
 def spark_rows(query: Query) -> str:

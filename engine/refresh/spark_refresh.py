@@ -25,6 +25,7 @@ from engine.spark.sessions import SparkJobFailed, SparkUnavailable
 from engine.stream_tables.plan_inputs import PlanInputs, compiled, guard
 from engine.stream_tables.plan_store import KEPT_PLANS
 from engine.stream_tables.refresh_state import RefreshContext
+from engine.stream_tables.sql_functions import FunctionsChanged, SqlFunctions
 from sql import NotDifferentiable
 from sql.spark.render import NotExpressible
 
@@ -59,6 +60,7 @@ class DatabaseOnSpark:
         self._failures = SparkFailures()
         self._understood: set[str] = set()
         """Plans whose texts mean to the compiler what they mean to PostgreSQL."""
+        self._functions = SqlFunctions()
 
     async def compute(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkRows:
         """See `placement.Spark.compute`. A Spark that fails is a reason not to use it, and is logged."""
@@ -157,12 +159,17 @@ class DatabaseOnSpark:
         # What PostgreSQL can do does not wait until a Spark that was lost has been started again.
         tries = 2 if settings.spark_failure_policy == FailurePolicy.RETRY and _insisted(context, settings) else 1
         seconds = (settings.spark_timeout + WAITING_SECONDS) * tries if settings.spark_timeout else ANY_JOB_SECONDS
+        try:
+            functions = await self._functions.of(session, context.pgt_id, context.owner, context.caller)
+        except FunctionsChanged as reason:
+            raise NotOnSpark(str(reason)) from reason
         action = Action.DIFFERENTIAL if kind == "differential" else whole_action(context)
         await session.fetch(_BEGIN_JOB, context.pgt_id, action.value)
         return {
             "database": self._pool.database,
             "connect": self._pool.connect,
             "sources": plan.sources,
+            "functions": functions,
             "owner": context.owner,
             "description": f"{kind} refresh of stream table {context.schema}.{context.name}",
             "limit": settings.spark_timeout or None,

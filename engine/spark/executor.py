@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NotRequired, Protocol, TypedDict, Unpack
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ from sql.operators.statement import StagedText, Types
 from sql.spark.protocol import Environment
 from sql.spark.render import NotExpressible, SparkQuery, typed
 from sql.spark.stages import SparkStages
+from sql.spark.user_defined.functions import SqlFunction
 
 log = structlog.get_logger(__name__)
 
@@ -97,7 +98,8 @@ class RunOptions(TypedDict):
 
     `connect` gives connections to the session's own database that may read the sources whole. `owner` is the role that
     may read the staging tables. `limit` is in seconds, for Spark's part. A job during which Spark dies is tried `tries`
-    times (2). `parallel` says from how many rows on results are written over several connections.
+    times (2). `parallel` says from how many rows on results are written over several connections. `functions` are those
+    of users that the query calls.
     """
 
     database: str
@@ -108,6 +110,7 @@ class RunOptions(TypedDict):
     limit: NotRequired[float | None]
     tries: NotRequired[int]
     parallel: NotRequired[Parallel]
+    functions: NotRequired[tuple[SqlFunction, ...]]
 
 
 class SparkExecutor:
@@ -350,7 +353,8 @@ async def _rendered(
 
 
 async def _environment(session: SqlSession, around: RunOptions) -> Environment:
-    return await environment_of(session, (source.oid for source in around["sources"]))
+    found = await environment_of(session, (source.oid for source in around["sources"]))
+    return replace(found, functions=around.get("functions", ()))
 
 
 __all__ = ["NotExpressible", "RunOptions", "SparkExecutor", "SparkResult"]

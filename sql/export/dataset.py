@@ -61,8 +61,9 @@ def dataset(
     FROM (SELECT r0.`region` AS c0, sum(CAST(r0.`amount` AS BIGINT)) AS c1 FROM `o` AS r0 GROUP BY r0.`region`) AS q
     """
     check_names([column.name for column in output])
-    renderer = Renderer(sources, environment or Environment(), total_orders=total_orders, views=views)
-    relation = renderer.query(understood(read(query), sources), {})
+    environment = environment or Environment()
+    renderer = Renderer(sources, environment, total_orders=total_orders, views=views)
+    relation = renderer.query(understood(read(query), sources, environment), {})
     check_types(output, relation.declared)
     if called(relation.sql):
         raise NotExpressible("what Spark has a function for from Headwater only")

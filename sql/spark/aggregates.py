@@ -18,7 +18,7 @@ from sql.spark.python.calls import call
 from sql.spark.python.intervals import INTERVAL, totals
 from sql.spark.statistics import ordered_floats
 from sql.spark.types import BIGINT, BOOLEAN, NUMERAL, Display, SparkType, Typed
-from sql.spark.user_types import label_at, place_of
+from sql.spark.user_defined.types import label_at, place_of
 
 
 def _filter(expressions: Expressions, node: exp.Filter) -> Typed:

@@ -16,7 +16,7 @@ from sql.spark.numbers.exact import failure
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.text.collations import common
 from sql.spark.types import BOOLEAN, Typed
-from sql.spark.user_types import label_at, place_of
+from sql.spark.user_defined.types import label_at, place_of
 from sql.spark.values import as_type, comparable, kept_scale, unify
 
 

@@ -33,7 +33,7 @@ from sql.spark.python.jsonb import JSONB, JSONB_RULES, less, same_look
 from sql.spark.python.signatures import applied
 from sql.spark.statistics import STATISTICS
 from sql.spark.text.cases import CASES
-from sql.spark.text.collations import BYTES
+from sql.spark.text.collations import BYTES, DEFAULT
 from sql.spark.text.patterns import same_everywhere
 from sql.spark.text.regular_expressions import REGULAR_EXPRESSIONS, literal, matches, similar
 from sql.spark.text.strings import STRINGS, cut
@@ -45,11 +45,13 @@ from sql.spark.types import (
     UNKNOWN,
     SparkType,
     Typed,
+    base_type,
     column_type,
     is_numeral,
     sqlglot_type,
 )
-from sql.spark.user_types import Label, place_of
+from sql.spark.user_defined.functions import Passed
+from sql.spark.user_defined.types import Label, place_of
 from sql.spark.values import comparable, constant, converted, number, numeral, string, unify
 from sql.spark.windows import WINDOWS
 
@@ -182,6 +184,16 @@ class SparkExpressions:
         if isinstance(value, exp.Literal):
             return constant(value.name, target, not bare)
         return self._converted(self.render(value), target, bare=bare)
+
+    def _passed(self, node: Passed) -> Typed:
+        value = self.render(node.this)
+        if value.type.collation != DEFAULT:
+            # Within the body all texts would be under it.
+            raise NotExpressible("argument of a function with a collation of its own")
+        if value.type.name == base_type(node.args["declared"].name) != "numeric":
+            return value
+        target, bare = _cast_to(node)
+        return self._converted(value, target, bare=bare)
 
     def _converted(self, inner: Typed, target: SparkType, *, bare: bool) -> Typed:
         if inner.type == UNKNOWN:
@@ -492,6 +504,7 @@ RULES: Mapping[type[Any], tuple[Callable[[SparkExpressions, Any], Typed], tuple[
     Label: (SparkExpressions._label, ("this", "to")),
     exp.Literal: (SparkExpressions._literal, ("this", "is_string")),
     exp.Cast: (SparkExpressions._cast, ("this", "to")),
+    Passed: (SparkExpressions._passed, ("this", "to", "declared")),
     **{kind: (SparkExpressions._comparison, _BINARY) for kind in _COMPARISONS},
     exp.In: (SparkExpressions._in, ("this", "expressions")),
     exp.Between: (SparkExpressions._between, ("this", "low", "high")),

@@ -34,7 +34,7 @@ from sql.spark.types import (
     is_numeral,
     numeric,
 )
-from sql.spark.user_types import label_at
+from sql.spark.user_defined.types import label_at
 from sql.spark.values import converted, unify
 
 # sqlglot's classes: PostgreSQL's function, and the parts that are its arguments, in order.

@@ -10,18 +10,21 @@ from sql.errors import NotExpressible
 from sql.spark.numbers.exact import Layers
 from sql.spark.text.collations import Collations
 from sql.spark.types import Typed
+from sql.spark.user_defined.functions import SqlFunction
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
     """What values depend on beside rows: the database's ``collations``; ``utc``: that is the session's time zone.
 
-    ``enums`` have the labels of each enum in order, by its name as `format_type` gives it.
+    ``enums`` have the labels of each enum in order, by its name as `format_type` gives it. ``functions`` are those of
+    users that the query calls.
     """
 
     collations: Collations = field(default_factory=Collations)
     utc: bool = False
     enums: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    functions: tuple[SqlFunction, ...] = ()
 
     def labels(self, enum: str) -> tuple[str, ...]:
         """The labels of an enum, in order. Raises NotExpressible."""

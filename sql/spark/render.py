@@ -38,7 +38,8 @@ from sql.spark.relations import (
 from sql.spark.simplify import looks_of, simplified
 from sql.spark.statistics import alike, is_written_out
 from sql.spark.types import NUMERAL, Display, Typed, column_type
-from sql.spark.user_types import carried, carriers
+from sql.spark.user_defined.functions import inlined
+from sql.spark.user_defined.types import carried, carriers
 from sql.spark.values import unify
 from sql.spark.windows import sort_key
 
@@ -79,8 +80,9 @@ def render_spark(
     >>> spark.reads, [column.type for column in spark.columns]
     ({7: ('region', 'amount')}, ['text', 'bigint'])
     """
-    renderer = Renderer(sources, environment or Environment(), total_orders=total_orders)
-    relation = renderer.given_out(renderer.query(understood(read(query), sources), {}))
+    environment = environment or Environment()
+    renderer = Renderer(sources, environment, total_orders=total_orders)
+    relation = renderer.given_out(renderer.query(understood(read(query), sources, environment), {}))
     columns = relation.declared
     if output:
         check_types(output, columns)
@@ -88,9 +90,9 @@ def render_spark(
     return SparkQuery(relation.sql, reads, columns)
 
 
-def understood(query: exp.Expr, sources: Sequence[Source]) -> exp.Expr:
-    """A query over sources as `Renderer.query` wants it. Changes its argument."""
-    return simplified(carried(query, carriers(sources)))
+def understood(query: exp.Expr, sources: Sequence[Source], environment: Environment) -> exp.Expr:
+    """A query over sources as `Renderer.query` wants it. Changes its argument. Raises NotExpressible."""
+    return simplified(carried(inlined(query, environment.functions), carriers(sources)))
 
 
 def typed(query: SparkQuery, types: Types, sources: Iterable[Source]) -> SparkQuery:

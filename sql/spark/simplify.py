@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from sql.spark.user_types import JsonbAgg, Picked
+from sql.spark.user_defined.types import JsonbAgg, Picked
 
 _SPECIAL = frozenset({"nan", "infinity", "-infinity"})
 

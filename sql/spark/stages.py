@@ -54,13 +54,15 @@ def render_stages(
     expressions of ``refresh``. Raises NotExpressible.
     """
     deltas = {delta_name(source.oid).strip('"'): source for source in sources if source.oid in changed}
-    renderer = Renderer(sources, environment or Environment(), deltas)
+    environment = environment or Environment()
+    renderer = Renderer(sources, environment, deltas)
     scope: dict[str, Relation] = {}
     for name, query in refresh.views:
-        relation = renderer.query(understood(query, sources), scope)
+        relation = renderer.query(understood(query, sources, environment), scope)
         scope[name] = Relation(relation.sql, relation.columns, prefix + name.removeprefix("__pgt_"))
     rendered = [
-        (stage, renderer.given_out(renderer.query(understood(stage.query, sources), scope))) for stage in refresh.stages
+        (stage, renderer.given_out(renderer.query(understood(stage.query, sources, environment), scope)))
+        for stage in refresh.stages
     ]
     uses = renderer.uses
     views = [SparkView(relation.view, relation.sql, uses[relation.view] > 1) for relation in scope.values()]

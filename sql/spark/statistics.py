@@ -19,7 +19,7 @@ from sql.spark.python.calls import call
 from sql.spark.python.jsonb import JSONB, as_jsonb
 from sql.spark.python.signatures import as_text, from_text
 from sql.spark.types import FLOATS, NUMERAL, Display, SparkType, Typed, is_numeral
-from sql.spark.user_types import JsonbAgg, Picked
+from sql.spark.user_defined.types import JsonbAgg, Picked
 from sql.spark.windows import sort_key
 
 _VARIANCES = {

@@ -15,7 +15,7 @@ from sqlglot import exp
 from sql.errors import NotExpressible
 from sql.spark.protocol import Environment, Expressions, Rule
 from sql.spark.types import BIGINT, INTEGER, Display, Typed
-from sql.spark.user_types import place_of
+from sql.spark.user_defined.types import place_of
 from sql.spark.values import as_type, kept_scale, unify
 
 _NUMBERS = {exp.RowNumber: "row_number", exp.Rank: "rank", exp.DenseRank: "dense_rank"}

@@ -1,0 +1,1 @@
+"""What users define in a database, as Spark sees it: types, and functions in SQL."""
