@@ -150,6 +150,9 @@ async def _function(session: SqlSession, facts: dict[str, Any]) -> tuple[SqlFunc
     """A function, and the signatures of those that it calls. Raises SqlError."""
     if reason := _declared_otherwise(facts):
         return _refused(facts, reason), set()
+    if ";" in _text(facts):
+        # It is read as a part of a statement, of which it could otherwise be the end, and more be behind it.
+        return _refused(facts, "whose body may be more than one statement"), set()
     body = _statement(facts)
     if body is None:
         return _refused(facts, "whose body is not understood"), set()
@@ -220,9 +223,14 @@ def _names(facts: dict[str, Any]) -> list[str]:
     return [name or f"${number}" for number, name in enumerate(names, 1)]
 
 
+def _text(facts: dict[str, Any]) -> str:
+    """The body where it is a text, without the end of its statement; empty where PostgreSQL has it parsed."""
+    return "" if facts["parsed"] is not None else str(facts["text"]).strip().removesuffix(";").strip()
+
+
 def _statement(facts: dict[str, Any]) -> str | None:
     """The body as a SELECT, over columns for parameters; None where it cannot be told which these are."""
-    body = str(facts["text"]).strip().removesuffix(";").strip()
+    body = _text(facts)
     if facts["parsed"] is not None:
         found = _PARSED.fullmatch(str(facts["parsed"]))
         if found is None:

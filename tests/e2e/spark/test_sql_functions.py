@@ -218,7 +218,7 @@ REFUSED = {
     "x.padded(c)": ("(a char) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT length(a)'", "or character"),
     "x.given(i)": ("(a int, b int DEFAULT 1) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT a + b'", "x.given("),
     "x.reads(i)": ("(a int) RETURNS bigint LANGUAGE sql STABLE AS 'SELECT count(*) FROM pg_class'", "reads a table"),
-    "x.twice(i)": (f"{INT} 'SELECT 1; SELECT a'", "PostgreSQL refuses"),
+    "x.twice(i)": (f"{INT} 'SELECT 1; SELECT a'", "more than one statement"),
     "x.maximum(i)": (f"{INT} 'SELECT max(a)'", "more than an expression"),
     "x.condition(i)": (f"{INT} 'SELECT a WHERE a > 0'", "more than an expression"),
     "x.rows(i)": (f"{INT} 'VALUES (a)'", "more than an expression"),
@@ -263,3 +263,23 @@ def test_function_within_a_function_is_for_those_who_may_execute_it(db: Database
     db.run("GRANT EXECUTE ON FUNCTION hidden(int) TO clerk")
     clerk.execute("SELECT pgtrickle.refresh_stream_table('clerks')")
     db.assert_current("clerks")
+
+
+def test_body_with_more_statements_runs_none_of_them(db: Database, tmp_path: Path) -> None:
+    """Who has written a function has no rights of those who call it, also where its text is no body at all."""
+    tmp_path.chmod(0o777)
+    written = tmp_path / "written"
+    body = f"SELECT 1) AS body) SELECT 1; COPY (SELECT 1) TO '{written}'; WITH query AS (SELECT (SELECT 1"
+    db.run("CREATE ROLE mallory; CREATE SCHEMA lair AUTHORIZATION mallory; SET check_function_bodies = off")
+    db.run("SET ROLE mallory")
+    quoted = body.replace("'", "''")
+    db.run(f"CREATE FUNCTION lair.one(a int) RETURNS int LANGUAGE sql IMMUTABLE AS '{quoted}'")
+    # PostgreSQL does not put this one in place, and does not read what it calls before it is called.
+    db.run(
+        "CREATE FUNCTION lair.outside(a int) RETURNS int LANGUAGE sql IMMUTABLE STRICT"
+        " AS 'SELECT coalesce(lair.one(a), a)'"
+    )
+    db.run("RESET ROLE; RESET check_function_bodies")
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="more than one statement"):
+        db.create("trap", "SELECT id, lair.outside(i) AS x FROM facts", refresh_mode="FULL", engine="spark")
+    assert not written.exists()
