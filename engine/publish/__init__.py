@@ -1,1 +1,1 @@
-"""Publications: stream tables as Delta tables that others read, each refresh one commit."""
+"""Publications: stream tables as Delta or Iceberg tables that others read, each refresh one commit."""
