@@ -12,11 +12,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from catalog.pinned_settings import PINNED_PATH
 from catalog.session import SqlSession
 from engine.compile.compiled_query import Kept
 from engine.compile.pool import compilers
-from engine.session.transactions import local_setting, set_role
-from engine.stream_tables.analysis import FunctionUse, analysed
+from engine.session.transactions import set_role
+from engine.stream_tables.analysis import FunctionUse
 from engine.stream_tables.plan_inputs import guard
 from sql import NotDifferentiable, jobs
 from sql.base.text import quote
@@ -75,6 +76,16 @@ WHERE pg_catalog.has_function_privilege(
 LIMIT 1
 """
 
+# In the time zone of refreshes, which the session has for the time of the statement: a client is told of no other.
+_ANALYSED = """
+SELECT found.text, pg_catalog.set_config('TimeZone', found.zone, true) FROM (
+    SELECT pgtrickle._analysed($1::text, $2::text, $3::text[], true)::text AS text, before.zone
+    FROM (SELECT current.zone, pg_catalog.set_config('TimeZone', 'UTC', true)
+          FROM (SELECT pg_catalog.current_setting('TimeZone') AS zone OFFSET 0) AS current OFFSET 0) AS before
+    OFFSET 0
+) AS found
+"""
+
 _NUMBERS = frozenset(("smallint", "integer", "bigint", "numeric", "real", "double precision"))
 
 _PARSED = re.compile(r"\s*(?:RETURN\s+(?P<returned>.*)|BEGIN ATOMIC\s+(?P<statement>.*?);?\s*END)\s*", re.DOTALL)
@@ -86,8 +97,8 @@ _UNCLEAR = re.compile(r"\\|/\*|--|\$[^0-9]")
 """What a text may have in which numbers of parameters are not looked for: escapes, comments, quotes by dollars."""
 
 
-class FunctionsChanged(Exception):
-    """A function is not what it was when the query was planned; the text says which."""
+class FunctionsRefused(Exception):
+    """Functions are not what they were when the query was planned, or not for its owner; the text says which."""
 
 
 class SqlFunctions:
@@ -99,7 +110,7 @@ class SqlFunctions:
     async def of(self, session: SqlSession, pgt_id: int, owner: str, caller: str) -> tuple[SqlFunction, ...]:
         """Those that a stream table's query calls, and that these call in turn, with the rights of its owner.
 
-        `caller` is the role that the session acts as. Raises FunctionsChanged, SqlError.
+        `caller` is the role that the session acts as. Raises FunctionsRefused, SqlError.
         """
         rows = await session.fetch(_HASHES, pgt_id)
         hashes, labels = map(str, rows[0]) if rows else ("{}", "")
@@ -112,7 +123,7 @@ class SqlFunctions:
         signatures, functions = await self._kept.get((hashes, labels, owner), made)
         denied = await session.fetch(_DENIED, list(signatures), owner)
         if denied:
-            raise FunctionsChanged(f"the owner may not execute function {denied[0][0]}")
+            raise FunctionsRefused(f"the owner may not execute function {denied[0][0]}")
         return functions
 
 
@@ -125,9 +136,9 @@ async def _reached(
     while fresh:
         rows = await session.fetch(_FUNCTIONS, fresh, hashes)
         if changed := next((row[1] for row in rows if row[1]), None):
-            raise FunctionsChanged(str(changed))
+            raise FunctionsRefused(str(changed))
         called: set[str] = set()
-        async with set_role(session, owner, current=caller), local_setting(session, "TimeZone", "UTC"):
+        async with set_role(session, owner, current=caller):
             for facts in (json.loads(row[0]) for row in rows):
                 function, calls = await _function(session, facts)
                 found[facts["signature"]] = facts, function
@@ -155,7 +166,8 @@ async def _function(session: SqlSession, facts: dict[str, Any]) -> tuple[SqlFunc
         return _refused(facts, "whose body is not understood"), set()
     query = _over_parameters(facts, body)
     parts = ("definition", "columns", "dependencies", "functions")
-    found = await analysed(session, query, parts, errors_told=True)
+    ((text, _),) = await session.fetch(_ANALYSED, query, PINNED_PATH, list(parts))
+    found = json.loads(text)
     if "failed" in found:
         return _refused(facts, f"whose body PostgreSQL refuses ({found['message']})"), set()
     uses = [FunctionUse(*use) for use in found["functions"]]

@@ -202,6 +202,7 @@ def test_body_means_what_it_means_in_a_refresh(db: Database) -> None:
     assert found == on_spark
     assert found[0] == (1, 1, 7, False)
     assert [row[3] for row in found].index(True) == 11
+    assert db.connection.info.parameter_status("TimeZone") == "Asia/Tokyo"
     db.run("RESET timezone")
 
 
