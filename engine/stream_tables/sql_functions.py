@@ -43,7 +43,10 @@ SELECT pg_catalog.jsonb_build_object(
            'signature', g.signature, 'schema', n.nspname, 'name', p.proname, 'kind', p.prokind,
            'language', l.lanname, 'volatile', p.provolatile OPERATOR(pg_catalog.=) 'v', 'strict', p.proisstrict,
            'set', p.proretset, 'definer', p.prosecdef, 'settings', p.proconfig IS NOT NULL,
-           'modes', p.proargmodes IS NOT NULL, 'defaults', p.pronargdefaults OPERATOR(pg_catalog.>) 0,
+           'modes', p.proargmodes IS NOT NULL, 'defaults', ARRAY(
+               SELECT pg_catalog.pg_get_function_arg_default(p.oid, d.place)
+               FROM pg_catalog.generate_series(p.pronargs - p.pronargdefaults + 1, p.pronargs) AS d(place)
+               ORDER BY d.place),
            'result', pg_catalog.format_type(p.prorettype, NULL),
            'names', p.proargnames,
            'types', ARRAY(SELECT pg_catalog.format_type(t.oid, NULL)
@@ -173,11 +176,20 @@ async def _function(session: SqlSession, facts: dict[str, Any]) -> tuple[SqlFunc
     uses = [FunctionUse(*use) for use in found["functions"]]
     calls = {use.signature for use in uses if use.signature}
     reason = _does_otherwise(facts, found, uses, calls)
-    if reason := reason or await _not_understood(session, found["definition"]):
+    defaults = tuple(map(str, facts["defaults"]))
+    if reason := reason or await _not_understood(session, found["definition"], defaults):
         return _refused(facts, reason), set()
     parameters = tuple(zip(_names(facts), facts["types"], strict=True))
-    strict, definition = bool(facts["strict"]), str(found["definition"])
-    return SqlFunction(facts["schema"], facts["name"], parameters, facts["result"], strict, definition), calls
+    function = SqlFunction(
+        facts["schema"],
+        facts["name"],
+        parameters,
+        facts["result"],
+        bool(facts["strict"]),
+        str(found["definition"]),
+        defaults=defaults,
+    )
+    return function, calls
 
 
 def _refused(facts: dict[str, Any], reason: str) -> SqlFunction:
@@ -217,13 +229,13 @@ def _does_otherwise(facts: dict[str, Any], found: dict[str, Any], uses: Sequence
     return ""
 
 
-async def _not_understood(session: SqlSession, definition: str) -> str:
+async def _not_understood(session: SqlSession, definition: str, defaults: tuple[str, ...]) -> str:
     """The same by what the compiler reads."""
     try:
         await guard(session, definition)
     except NotDifferentiable:
         return "whose body is not understood exactly"
-    return await compilers().run(jobs.body_obstacle, definition)
+    return await compilers().run(jobs.body_obstacle, definition, defaults)
 
 
 def _names(facts: dict[str, Any]) -> list[str]:
