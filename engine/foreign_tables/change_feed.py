@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sql.base.text import quote
 
@@ -11,6 +12,22 @@ FILE, ROW = "__pgt_file", "__pgt_row"
 
 Columns = Sequence[tuple[str, str]]
 """Names, and the types that the texts are cast to."""
+
+
+_LOOKED_FOR = frozenset(
+    (
+        "smallint",
+        "integer",
+        "bigint",
+        "numeric",
+        "text",
+        "character varying",
+        "uuid",
+        "date",
+        "timestamp without time zone",
+        "timestamp with time zone",
+    )
+)
 
 
 def _net(texts: str, columns: Columns) -> str:
@@ -27,28 +44,45 @@ def _values(texts: str, columns: Columns, times: str) -> str:
 
 
 def deleted_values(texts: str, values: str, columns: Columns) -> str:
-    """The statement that puts the rows that have gone into a table of values; it returns how many there are."""
+    """The statement that puts the rows that have gone into a table of values.
+
+    It returns how many `rows` there are, and `distinct`: how many different values of each of `_telling`.
+    """
     names = ", ".join(quote(name) for name, _ in columns)
+    counts = ", ".join(f"pg_catalog.count(DISTINCT p.{quote(name)})" for name in _telling(columns))
     return f"""
 WITH put AS (
-    INSERT INTO {values} ({names}) {_values(texts, columns, "- n.__pgt_w")} RETURNING 1
+    INSERT INTO {values} ({names}) {_values(texts, columns, "- n.__pgt_w")} RETURNING {names}
 )
-SELECT pg_catalog.jsonb_build_object('rows', pg_catalog.count(*)) FROM put"""
+SELECT pg_catalog.jsonb_build_object('rows', pg_catalog.count(*), 'distinct', pg_catalog.jsonb_build_array({counts}))
+FROM put p"""
 
 
-def changes(texts: str, values: str, copy: str, columns: Columns, *, deletes: bool) -> str:
+def _telling(columns: Columns) -> list[str]:
+    """The columns by whose values rows may be looked for: of types whose equality is PostgreSQL's own."""
+    return [name for name, type_ in columns if type_ in _LOOKED_FOR]
+
+
+def changes(texts: str, values: str, copy: str, columns: Columns, deletes: Mapping[str, Any]) -> str:
     """The statement that deletes the rows in a table of values from a copy and inserts those that have come.
 
-    It returns the counts. Rows are compared by their text, as in `difference`. `deletes`: there are rows to delete.
+    It returns the counts. Rows are compared by their text, as in `difference`, where the column with most values among
+    the rows to be deleted has one of these. `deletes` is what `deleted_values` has returned.
     """
     names = ", ".join(quote(name) for name, _ in columns)
     row = f'ROW({", ".join(f"r.{quote(name)}" for name, _ in columns)})::pg_catalog.text COLLATE "C"'
     gone = "SELECT WHERE false"
-    if deletes:
+    found = f"SELECT r.ctid AS __pgt_at, {row} AS __pgt_row FROM {copy} r"
+    if telling := max(zip(deletes["distinct"], _telling(columns), strict=True), default=None):
+        name = quote(telling[1])
+        # Two queries, since PostgreSQL hashes for IN alone whatever memory it has.
+        found = f"""{found} WHERE r.{name} IN (SELECT v.{name} FROM {values} v) UNION ALL
+                  {found} WHERE r.{name} IS NULL AND EXISTS (SELECT FROM {values} v WHERE v.{name} IS NULL)"""
+    if deletes["rows"]:
         gone = f"""DELETE FROM {copy} WHERE ctid = ANY (ARRAY(
         SELECT o.__pgt_at FROM (
             SELECT f.__pgt_at, f.__pgt_row, pg_catalog.row_number() OVER (PARTITION BY f.__pgt_row) AS __pgt_place
-            FROM (SELECT r.ctid AS __pgt_at, {row} AS __pgt_row FROM {copy} r OFFSET 0) AS f
+            FROM ({found} OFFSET 0) AS f
             WHERE f.__pgt_row IN (SELECT g.__pgt_row FROM __pgt_gone g)
         ) AS o JOIN __pgt_gone g ON g.__pgt_row OPERATOR(pg_catalog.=) o.__pgt_row
         WHERE o.__pgt_place OPERATOR(pg_catalog.<=) g.__pgt_times))

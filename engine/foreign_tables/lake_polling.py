@@ -184,7 +184,7 @@ async def _applied(
         await feed.fill(session, f"{number}_texts")
         columns = [(name, type_["plain"]) for name, type_ in _typed(poll)]
         gone = await run_poll(session, deleted_values(texts, values, columns))
-        counts = await run_poll(session, changes(texts, values, copy, columns, deletes=bool(gone["rows"])))
+        counts = await run_poll(session, changes(texts, values, copy, columns, gone))
         if counts["gone"] != gone["rows"] or feed.rows not in (None, counts["come"] - counts["gone"]):
             raise NotFollowed("rows are deleted that are not there")
         await _ended(session, number)
