@@ -255,9 +255,9 @@ def spark_query(text: str, sources: tuple[Source, ...], total_orders: bool, envi
     return render_spark(text, sources, environment=environment, total_orders=total_orders)
 
 
-def body_obstacle(definition: str) -> str:
+def body_obstacle(definition: str, defaults: tuple[str, ...]) -> str:
     """See `obstacle`."""
-    return obstacle(definition)
+    return obstacle(definition, defaults)
 
 
 def spark_rows(query: Query) -> str:

@@ -10,32 +10,29 @@ import asyncio
 import csv as pycsv
 import hashlib
 import io
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import csv
 
 from catalog.session import SqlError, SqlSession
 from engine.files.copy_from_files import json_object, json_value, value_texts
-from engine.files.listing import LINE, DataFile, lines_of, list_files, read_file, read_parquet, stepwise
+from engine.files.delta_changes import MAPPING, UNREAD, DeltaFeed, DeltaVersion, feed_since, open_delta, version_of
+from engine.files.listing import LINE, DataFile, check_below, lines_of, list_files, read_file, read_parquet, stepwise
+from engine.foreign_tables.change_feed import FILE, ROW
 from engine.foreign_tables.lake_options import LakeTable
-from engine.foreign_tables.lake_polling import FILE, ROW, STAGING
-from engine.object_store import environment_options, storage_message
+from engine.foreign_tables.lake_polling import STAGING
+from engine.object_store import storage_message
 from engine.spark.sessions import SparkSessions
 from engine.spark.staging import copy_data
 
 RECENT = 5.0
 """Seconds within which a file can be written again under the same time: such files are read anew at the next poll."""
-
-_REFUSED = frozenset({"deletionVectors", "columnMapping"})
 
 BLOCK = 4 << 20
 """Bytes of a CSV file that are parsed at once. A record can have no more."""
@@ -52,10 +49,19 @@ class LakeFiles:
     """Differs when they do; None if they may change without that it does."""
     partitions: tuple[dict[str, Any], ...] = field(default=())
     """Of Delta: what columns hold that are not in the file, for each file."""
+    table: LakeTable | None = None
+    version: DeltaVersion | None = None
+    """Of Delta, too: the table and its version."""
 
     def uri(self, number: int) -> str:
         """The URI of one of them."""
         return self.files[number].uri
+
+    async def since(self, before: str | None, columns: Sequence[tuple[str, bool]]) -> DeltaFeed | None:
+        """See `feed_since`; None of what is no Delta table. Raises NotFollowed."""
+        if self.table is None or self.version is None:
+            return None
+        return await asyncio.to_thread(feed_since, self.table, before, self.version, columns)
 
 
 class Lake:
@@ -70,7 +76,7 @@ class Lake:
             return _delta(table)
         files = tuple(list_files(table.uri))
         for file in files:
-            _check_below(table, file.uri)
+            check_below(table.location, file.uri)
         return LakeFiles(files, _state(table, files))
 
     async def fill(
@@ -169,28 +175,17 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _check_below(table: LakeTable, uri: str) -> None:
-    """A symbolic link must not lead out of the location. Raises SqlError 42501."""
-    if not uri.startswith("file:"):
-        return
-    root = os.path.realpath(unquote(urlsplit(table.location).path))
-    if os.path.commonpath([root, os.path.realpath(unquote(urlsplit(uri).path))]) != root:
-        raise SqlError("42501", f'file "{uri}" is not below the location of its server')
-
-
 def _delta(table: LakeTable) -> LakeFiles:
     root = f"{table.location}/{table.path}"
-    _check_below(table, table.uri)
+    check_below(table.location, table.uri)
     try:
-        delta = DeltaTable(
-            root.removeprefix("file://"), storage_options=environment_options() if "s3://" in root else None
-        )
-        features = set(delta.protocol().reader_features or ()) & _REFUSED
-        if delta.protocol().min_reader_version == 2 or features:
+        delta = open_delta(table)
+        features = set(delta.protocol().reader_features or ()) & UNREAD
+        if delta.protocol().min_reader_version == MAPPING or features:
             what = ", ".join(sorted(features)) or "columnMapping"
             raise SqlError("0A000", f'Delta table "{root}" uses {what}, which is not supported')
         actions = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
-        version = f"{delta.metadata().id} {delta.version()}"
+        version = version_of(table, delta, actions)
         absent = dict.fromkeys(column.name for column in delta.schema().fields)  # where a file is older than a column
     except (DeltaError, OSError) as error:
         raise SqlError("58030", f'could not look at Delta table "{root}"', detail=storage_message(error)) from error
@@ -198,10 +193,10 @@ def _delta(table: LakeTable) -> LakeFiles:
     files, partitions = [], []
     for action in sorted(actions, key=lambda action: str(action["path"])):
         files.append(DataFile(f"{base}/{action['path']}", int(action["size_bytes"])))
-        _check_below(table, files[-1].uri)
+        check_below(table.location, files[-1].uri)
         values = {key.removeprefix("partition."): v for key, v in action.items() if key.startswith("partition.")}
         partitions.append(absent | values)
-    return LakeFiles(tuple(files), _digest(repr((table, version))), tuple(partitions))
+    return LakeFiles(tuple(files), str(version), tuple(partitions), table, version)
 
 
 def _parquet(table: pa.Table, columns: Sequence[tuple[str, bool]], given: dict[str, Any], file: DataFile) -> pa.Table:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import quote as percent
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -92,6 +93,15 @@ def _below(system: fs.FileSystem, root: str) -> list[fs.FileInfo]:
 
 def _uri(scheme: str, path: str) -> str:
     return f"{scheme}://{percent(path)}"
+
+
+def check_below(location: str, uri: str) -> None:
+    """A symbolic link must not lead out of a location. Raises SqlError 42501."""
+    if not uri.startswith("file:"):
+        return
+    root = os.path.realpath(unquote(urlsplit(location).path))
+    if os.path.commonpath([root, os.path.realpath(unquote(urlsplit(uri).path))]) != root:
+        raise SqlError("42501", f'file "{uri}" is not below the location of its server')
 
 
 def _hidden(relative: str) -> bool:

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import structlog
+
 from catalog.session import SqlError, SqlSession
+from engine.foreign_tables.change_feed import FILE, ROW, changes, deleted_values
 from engine.foreign_tables.difference import CHANGES, difference, run_poll
 from engine.foreign_tables.lake_options import LakeTable, lake_table
 from engine.session.transactions import savepoint, set_role
@@ -14,14 +17,30 @@ from engine.stream_tables.refresh_state import RefreshContext
 from sql.base.text import quote
 from sql.base.text import text as literal
 
-FILE, ROW = "__pgt_file", "__pgt_row"
-"""Columns of the table of texts: the number of the file, and that of the row in it."""
+logger = structlog.get_logger(__name__)
 
 STAGING = "pgtrickle_staging"
 """The schema of both tables, which exist for the time of a poll, in its transaction (`pgtrickle._begin_lake_poll`)."""
 
 Poll = dict[str, Any]
 """An element of what `pgtrickle._polls` returns."""
+
+
+class NotFollowed(Exception):
+    """A change feed cannot be applied; the text says why."""
+
+
+class ChangeFeed(Protocol):
+    """What has changed in a lake table since it was last read (`engine.files.delta_changes.DeltaFeed`)."""
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows more there are now; None if that is not known."""
+        ...
+
+    async def fill(self, session: SqlSession, staging: str) -> None:
+        """Copy the changes into a table in `STAGING`, as `LakeReader.fill`, with weights as ROW. Raises NotFollowed."""
+        ...
 
 
 class Files(Protocol):
@@ -34,6 +53,10 @@ class Files(Protocol):
 
     def uri(self, number: int) -> str:
         """The URI of one of them."""
+        ...
+
+    async def since(self, before: str | None, columns: Sequence[tuple[str, bool]]) -> ChangeFeed | None:
+        """What has changed since they had this state; None where nothing says so. Raises NotFollowed."""
         ...
 
 
@@ -62,12 +85,14 @@ async def poll_lake(
 ) -> dict[str, Any]:
     """Make the copy of a lake table equal to its files; nothing is read if these are what they were.
 
+    Of a Delta table with a change feed the changes are read, else all files.
+
     Raises SqlError: 22023 for wrong options, 58000 without Spark, what PostgreSQL says to a value, with the file, the
     row and the column in its detail, and what `lake_tables` raises.
     """
     table = lake_table(poll["server_options"], poll["table_options"])
-    name = f"{poll['schema']}.{poll['name']}"
     if reader is None:
+        name = f"{poll['schema']}.{poll['name']}"
         raise SqlError(
             "58000",
             f'lake table "{name}" cannot be read without Spark',
@@ -78,14 +103,9 @@ async def poll_lake(
         return {"gone": 0, "come": 0}
     copy = f"{CHANGES}.{quote(poll['copy'])}"
     async with set_role(session, context.owner, current=context.caller):
-        beginning = "SELECT pgtrickle._begin_lake_poll($1::bigint, $2::text)"
-        ((number,),) = await session.fetch(beginning, context.pgt_id, poll["copy"])
-        texts, values = (f"{STAGING}.{quote(f'{number}_{kind}')}" for kind in ("texts", "values"))
-        arrays = [(column, type_["array"]) for column, type_ in _typed(poll)]
-        await reader.fill(session, f"{number}_texts", arrays, table, found, name)
-        await _convert(session, poll, texts, values, found)
-        counts = await run_poll(session, difference(values, copy, poll["columns"]))
-        await session.fetch("SELECT pgtrickle._end_lake_poll($1::int4)", number)
+        counts = await _followed(session, context, poll, found, copy)
+        if counts is None:
+            counts = await _compared(session, context, poll, reader, table, found, copy)
     await session.fetch(
         "SELECT pgtrickle._set_poll_files($1::bigint, $2::text, $3::text, $4::text)",
         context.pgt_id,
@@ -93,6 +113,87 @@ async def poll_lake(
         poll["name"],
         found.state,
     )
+    return counts
+
+
+async def _begun(session: SqlSession, context: RefreshContext, poll: Poll) -> int:
+    """Make the tables of texts and of values; the number that their names begin with."""
+    beginning = "SELECT pgtrickle._begin_lake_poll($1::bigint, $2::text)"
+    ((number,),) = await session.fetch(beginning, context.pgt_id, poll["copy"])
+    return int(number)
+
+
+async def _ended(session: SqlSession, number: int) -> None:
+    await session.fetch("SELECT pgtrickle._end_lake_poll($1::int4)", number)
+
+
+def _staging(number: int) -> tuple[str, str]:
+    """The tables of texts and of values."""
+    return f"{STAGING}.{quote(f'{number}_texts')}", f"{STAGING}.{quote(f'{number}_values')}"
+
+
+async def _compared(
+    session: SqlSession,
+    context: RefreshContext,
+    poll: Poll,
+    reader: LakeReader,
+    table: LakeTable,
+    found: Files,
+    copy: str,
+) -> dict[str, Any]:
+    """Read all files, and put the difference into the copy."""
+    number = await _begun(session, context, poll)
+    texts, values = _staging(number)
+    await reader.fill(session, f"{number}_texts", _arrays(poll), table, found, f"{poll['schema']}.{poll['name']}")
+    await _convert(session, poll, texts, values, found)
+    counts = await run_poll(session, difference(values, copy, poll["columns"]))
+    await _ended(session, number)
+    return counts
+
+
+async def _followed(
+    session: SqlSession, context: RefreshContext, poll: Poll, found: Files, copy: str
+) -> dict[str, Any] | None:
+    """Put what a change feed says into the copy; None, and nothing is done, where there is none that can be trusted."""
+    try:
+        feed = await found.since(poll["files"], _arrays(poll))
+        if feed is None:
+            return None
+        async with savepoint(session):
+            return await _applied(session, context, poll, feed, copy)
+    except (NotFollowed, _Undone) as error:
+        name, reason = f"{poll['schema']}.{poll['name']}", str(error.__cause__ or error)
+        logger.info("change feed not followed", foreign_table=name, reason=reason)
+        return None
+
+
+class _Undone(SqlError):
+    """What a feed has changed goes back to the savepoint."""
+
+    def __init__(self) -> None:
+        super().__init__("55000", "the change feed is not applied")
+
+
+async def _applied(
+    session: SqlSession, context: RefreshContext, poll: Poll, feed: ChangeFeed, copy: str
+) -> dict[str, Any]:
+    """Raises _Undone, SqlError."""
+    try:
+        number = await _begun(session, context, poll)
+        texts, values = _staging(number)
+        await feed.fill(session, f"{number}_texts")
+        columns = [(name, type_["plain"]) for name, type_ in _typed(poll)]
+        gone = await run_poll(session, deleted_values(texts, values, columns))
+        counts = await run_poll(session, changes(texts, values, copy, columns, gone))
+        if counts["gone"] != gone["rows"] or feed.rows not in (None, counts["come"] - counts["gone"]):
+            raise NotFollowed("rows are deleted that are not there")
+        await _ended(session, number)
+    except NotFollowed as reason:
+        raise _Undone from reason
+    except SqlError as error:
+        if error.sqlstate[:2] not in ("22", "23"):
+            raise
+        raise _Undone from error  # a value that PostgreSQL does not take: reading all files finds where it is
     return counts
 
 
@@ -131,6 +232,11 @@ async def _offender(session: SqlSession, poll: Poll, texts: str, found: Files) -
             file = f'file "{found.uri(int(at["file"]))}", column "{name}"'
             return file if at["row"] is None else f"row {at['row']} of {file}"
     return None
+
+
+def _arrays(poll: Poll) -> list[tuple[str, bool]]:
+    """The columns, and whether an array is wanted."""
+    return [(column, type_["array"]) for column, type_ in _typed(poll)]
 
 
 def _typed(poll: Poll) -> list[tuple[str, Any]]:

@@ -25,7 +25,7 @@ from engine.spark.sessions import SparkJobFailed, SparkUnavailable
 from engine.stream_tables.plan_inputs import PlanInputs, compiled, guard
 from engine.stream_tables.plan_store import KEPT_PLANS
 from engine.stream_tables.refresh_state import RefreshContext
-from engine.stream_tables.sql_functions import FunctionsChanged, SqlFunctions
+from engine.stream_tables.sql_functions import FunctionsRefused, SqlFunctions
 from sql import NotDifferentiable
 from sql.spark.render import NotExpressible
 
@@ -161,7 +161,7 @@ class DatabaseOnSpark:
         seconds = (settings.spark_timeout + WAITING_SECONDS) * tries if settings.spark_timeout else ANY_JOB_SECONDS
         try:
             functions = await self._functions.of(session, context.pgt_id, context.owner, context.caller)
-        except FunctionsChanged as reason:
+        except FunctionsRefused as reason:
             raise NotOnSpark(str(reason)) from reason
         action = Action.DIFFERENTIAL if kind == "differential" else whole_action(context)
         await session.fetch(_BEGIN_JOB, context.pgt_id, action.value)

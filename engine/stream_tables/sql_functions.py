@@ -12,11 +12,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from catalog.pinned_settings import PINNED_PATH
 from catalog.session import SqlSession
 from engine.compile.compiled_query import Kept
 from engine.compile.pool import compilers
-from engine.session.transactions import local_setting, set_role
-from engine.stream_tables.analysis import FunctionUse, analysed
+from engine.session.transactions import set_role
+from engine.stream_tables.analysis import FunctionUse
 from engine.stream_tables.plan_inputs import guard
 from sql import NotDifferentiable, jobs
 from sql.base.text import quote
@@ -42,7 +43,10 @@ SELECT pg_catalog.jsonb_build_object(
            'signature', g.signature, 'schema', n.nspname, 'name', p.proname, 'kind', p.prokind,
            'language', l.lanname, 'volatile', p.provolatile OPERATOR(pg_catalog.=) 'v', 'strict', p.proisstrict,
            'set', p.proretset, 'definer', p.prosecdef, 'settings', p.proconfig IS NOT NULL,
-           'modes', p.proargmodes IS NOT NULL, 'defaults', p.pronargdefaults OPERATOR(pg_catalog.>) 0,
+           'modes', p.proargmodes IS NOT NULL, 'defaults', ARRAY(
+               SELECT pg_catalog.pg_get_function_arg_default(p.oid, d.place)
+               FROM pg_catalog.generate_series(p.pronargs - p.pronargdefaults + 1, p.pronargs) AS d(place)
+               ORDER BY d.place),
            'result', pg_catalog.format_type(p.prorettype, NULL),
            'names', p.proargnames,
            'types', ARRAY(SELECT pg_catalog.format_type(t.oid, NULL)
@@ -75,6 +79,16 @@ WHERE pg_catalog.has_function_privilege(
 LIMIT 1
 """
 
+# In the time zone of refreshes, which the session has for the time of the statement: a client is told of no other.
+_ANALYSED = """
+SELECT found.text, pg_catalog.set_config('TimeZone', found.zone, true) FROM (
+    SELECT pgtrickle._analysed($1::text, $2::text, $3::text[], true)::text AS text, before.zone
+    FROM (SELECT current.zone, pg_catalog.set_config('TimeZone', 'UTC', true)
+          FROM (SELECT pg_catalog.current_setting('TimeZone') AS zone OFFSET 0) AS current OFFSET 0) AS before
+    OFFSET 0
+) AS found
+"""
+
 _NUMBERS = frozenset(("smallint", "integer", "bigint", "numeric", "real", "double precision"))
 
 _PARSED = re.compile(r"\s*(?:RETURN\s+(?P<returned>.*)|BEGIN ATOMIC\s+(?P<statement>.*?);?\s*END)\s*", re.DOTALL)
@@ -86,8 +100,8 @@ _UNCLEAR = re.compile(r"\\|/\*|--|\$[^0-9]")
 """What a text may have in which numbers of parameters are not looked for: escapes, comments, quotes by dollars."""
 
 
-class FunctionsChanged(Exception):
-    """A function is not what it was when the query was planned; the text says which."""
+class FunctionsRefused(Exception):
+    """Functions are not what they were when the query was planned, or not for its owner; the text says which."""
 
 
 class SqlFunctions:
@@ -99,7 +113,7 @@ class SqlFunctions:
     async def of(self, session: SqlSession, pgt_id: int, owner: str, caller: str) -> tuple[SqlFunction, ...]:
         """Those that a stream table's query calls, and that these call in turn, with the rights of its owner.
 
-        `caller` is the role that the session acts as. Raises FunctionsChanged, SqlError.
+        `caller` is the role that the session acts as. Raises FunctionsRefused, SqlError.
         """
         rows = await session.fetch(_HASHES, pgt_id)
         hashes, labels = map(str, rows[0]) if rows else ("{}", "")
@@ -112,7 +126,7 @@ class SqlFunctions:
         signatures, functions = await self._kept.get((hashes, labels, owner), made)
         denied = await session.fetch(_DENIED, list(signatures), owner)
         if denied:
-            raise FunctionsChanged(f"the owner may not execute function {denied[0][0]}")
+            raise FunctionsRefused(f"the owner may not execute function {denied[0][0]}")
         return functions
 
 
@@ -125,9 +139,9 @@ async def _reached(
     while fresh:
         rows = await session.fetch(_FUNCTIONS, fresh, hashes)
         if changed := next((row[1] for row in rows if row[1]), None):
-            raise FunctionsChanged(str(changed))
+            raise FunctionsRefused(str(changed))
         called: set[str] = set()
-        async with set_role(session, owner, current=caller), local_setting(session, "TimeZone", "UTC"):
+        async with set_role(session, owner, current=caller):
             for facts in (json.loads(row[0]) for row in rows):
                 function, calls = await _function(session, facts)
                 found[facts["signature"]] = facts, function
@@ -158,17 +172,27 @@ async def _function(session: SqlSession, facts: dict[str, Any]) -> tuple[SqlFunc
         return _refused(facts, "whose body is not understood"), set()
     query = _over_parameters(facts, body)
     parts = ("definition", "columns", "dependencies", "functions")
-    found = await analysed(session, query, parts, errors_told=True)
+    ((text, _),) = await session.fetch(_ANALYSED, query, PINNED_PATH, list(parts))
+    found = json.loads(text)
     if "failed" in found:
         return _refused(facts, f"whose body PostgreSQL refuses ({found['message']})"), set()
     uses = [FunctionUse(*use) for use in found["functions"]]
     calls = {use.signature for use in uses if use.signature}
     reason = _does_otherwise(facts, found, uses, calls)
-    if reason := reason or await _not_understood(session, found["definition"]):
+    defaults = tuple(map(str, facts["defaults"]))
+    if reason := reason or await _not_understood(session, found["definition"], defaults):
         return _refused(facts, reason), set()
     parameters = tuple(zip(_names(facts), facts["types"], strict=True))
-    strict, definition = bool(facts["strict"]), str(found["definition"])
-    return SqlFunction(facts["schema"], facts["name"], parameters, facts["result"], strict, definition), calls
+    function = SqlFunction(
+        facts["schema"],
+        facts["name"],
+        parameters,
+        facts["result"],
+        bool(facts["strict"]),
+        str(found["definition"]),
+        defaults=defaults,
+    )
+    return function, calls
 
 
 def _refused(facts: dict[str, Any], reason: str) -> SqlFunction:
@@ -208,13 +232,13 @@ def _does_otherwise(facts: dict[str, Any], found: dict[str, Any], uses: Sequence
     return ""
 
 
-async def _not_understood(session: SqlSession, definition: str) -> str:
+async def _not_understood(session: SqlSession, definition: str, defaults: tuple[str, ...]) -> str:
     """The same by what the compiler reads."""
     try:
         await guard(session, definition)
     except NotDifferentiable:
         return "whose body is not understood exactly"
-    return await compilers().run(jobs.body_obstacle, definition)
+    return await compilers().run(jobs.body_obstacle, definition, defaults)
 
 
 def _names(facts: dict[str, Any]) -> list[str]:

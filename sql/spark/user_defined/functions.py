@@ -25,8 +25,8 @@ MOST_NODES = 5_000
 class SqlFunction:
     """A function of a user's. ``definition`` is what PostgreSQL makes of its body, as a query over its parameters.
 
-    ``parameters`` are names, as the definition has them, and types. ``refused`` says why it is not put in the place of
-    its calls.
+    ``parameters`` are names, as the definition has them, and types; ``defaults`` are those of the last ones, constants
+    as PostgreSQL writes them. ``refused`` says why it is not put in the place of its calls.
     """
 
     schema: str
@@ -36,6 +36,7 @@ class SqlFunction:
     strict: bool = False
     definition: str = ""
     refused: str = ""
+    defaults: tuple[str, ...] = ()
 
 
 class Passed(exp.Cast):
@@ -49,16 +50,18 @@ class Passed(exp.Cast):
     _sql_names: ClassVar[list[str]] = ["PASSED"]
 
 
-def obstacle(definition: str) -> str:
+def obstacle(definition: str, defaults: Sequence[str] = ()) -> str:
     """Why a body cannot be put in the place of a call, nothing if it can.
 
-    >>> obstacle("SELECT ( SELECT (f.a + 1)) AS body FROM ( SELECT NULL::integer AS a) f")
+    >>> obstacle("SELECT ( SELECT (f.a + 1)) AS body FROM ( SELECT NULL::integer AS a) f", ["'-7'::integer"])
     ''
     >>> obstacle("SELECT ( SELECT max(x.b) FROM ( VALUES (f.a), (1)) x(b)) AS body FROM ( SELECT NULL::integer AS a) f")
     'whose body is more than an expression'
     """
     try:
         _body(definition)
+        for default in defaults:
+            _constant(default)
     except NotExpressible as reason:
         return str(reason)
     return ""
@@ -82,6 +85,17 @@ def _body(definition: str) -> exp.Expr:
     return body
 
 
+def _constant(default: str) -> exp.Expr:
+    """A default as an expression. Raises NotExpressible for one that is not a constant."""
+    written: exp.Expr = read(f"SELECT {default}").expressions[0]
+    bare = written.unnest()
+    while isinstance(bare, exp.Cast | exp.Neg):
+        bare = bare.this.unnest()
+    if not isinstance(bare, exp.Literal | exp.Null | exp.Boolean):
+        raise NotExpressible("with a default that is not a constant")
+    return written
+
+
 def inlined(query: exp.Expr, functions: Sequence[SqlFunction]) -> exp.Expr:
     """The query with the bodies of functions in the places of their calls. Changes its argument.
 
@@ -102,7 +116,10 @@ class _Inlining:
 
     def __init__(self, functions: Iterable[SqlFunction]):
         self._functions: Mapping[tuple[str, str, int], SqlFunction] = {
-            (one.schema, one.name, len(one.parameters)): one for one in functions if not one.refused
+            (one.schema, one.name, number): one
+            for one in functions
+            if not one.refused
+            for number in range(len(one.parameters) - len(one.defaults), len(one.parameters) + 1)
         }
         self._refused = {(one.schema, one.name): one for one in functions if one.refused}
         self._nodes = 0
@@ -150,6 +167,10 @@ def _in_order(function: SqlFunction, values: Sequence[exp.Expr]) -> list[exp.Exp
             raise NotExpressible(f"function {function.schema}.{function.name} with {value.key}")
         by_name = isinstance(value, exp.Kwarg)
         found[value.this.name if by_name else names[position]] = value.expression if by_name else value
+    first = len(names) - len(function.defaults)
+    for name, default in zip(names[first:], function.defaults, strict=True):
+        if name not in found:
+            found[name] = _constant(default)
     if found.keys() != {*names}:
         raise NotExpressible(f"function {function.schema}.{function.name} with other arguments than it has")
     return [found[name] for name in names]

@@ -73,6 +73,8 @@ CREATE FUNCTION total(int[]) RETURNS int LANGUAGE sql IMMUTABLE
     AS $$ SELECT $1[1] + coalesce($1[2], cardinality($1)) $$;
 CREATE FUNCTION answer() RETURNS int LANGUAGE sql IMMUTABLE STRICT AS 'SELECT 42';
 CREATE FUNCTION hyper(x float8, y float8) RETURNS float8 LANGUAGE sql IMMUTABLE STRICT AS 'SELECT sqrt(x * x + y * y)';
+CREATE FUNCTION scaled(a int, by int DEFAULT -3, note text DEFAULT NULL) RETURNS text LANGUAGE sql IMMUTABLE
+    AS $$ SELECT a * by || coalesce(note, 'none') $$;
 CREATE FUNCTION many(a int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT abs(a)';
 CREATE FUNCTION many(a int, b int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT greatest(a, b)';
 CREATE FUNCTION many(a text) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT length(a)';
@@ -84,6 +86,7 @@ QUERIES = {
     " deep(i) AS deep, answer() AS answer, many(i) AS one, many(i, s) AS two FROM facts",
     "texts": 'SELECT id, strictly(i, s) AS strict, loosely(i, s) AS loose, calc."Twice As"(t) AS doubled,'
     " calc.sign(i) AS sign, calc.lower(v) AS upper, quarter(d) AS quarter, is_good(mood) AS good,"
+    " scaled(i) AS one, scaled(i, 7) AS two, scaled(i, note => t) AS three,"
     " calc.\"Twice As\"(c) AS padded FROM facts WHERE calc.sign(i) <> 'none'",
     "others": "SELECT id, later(ts, i) AS later, share(n, m) AS share, field(j, 'a') AS field, total(a) AS total,"
     " hyper(x, i) > 50 AS far, later(d, 1) AS tomorrow FROM facts",
@@ -202,6 +205,7 @@ def test_body_means_what_it_means_in_a_refresh(db: Database) -> None:
     assert found == on_spark
     assert found[0] == (1, 1, 7, False)
     assert [row[3] for row in found].index(True) == 11
+    assert db.connection.info.parameter_status("TimeZone") == "Asia/Tokyo"
     db.run("RESET timezone")
 
 
@@ -216,7 +220,8 @@ REFUSED = {
     "x.any(i)": ("(a anyelement) RETURNS anyelement LANGUAGE sql IMMUTABLE AS 'SELECT a'", "polymorphic"),
     "x.domain(pay)": ("(a cents) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'", "a domain"),
     "x.padded(c)": ("(a char) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT length(a)'", "or character"),
-    "x.given(i)": ("(a int, b int DEFAULT 1) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT a + b'", "x.given("),
+    "x.given(i)": ("(a int, b date DEFAULT now()) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT a'", "not a constant"),
+    "x.late(i)": ("(a int, b int DEFAULT abs(-1)) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT a'", "not a constant"),
     "x.reads(i)": ("(a int) RETURNS bigint LANGUAGE sql STABLE AS 'SELECT count(*) FROM pg_class'", "reads a table"),
     "x.twice(i)": (f"{INT} 'SELECT 1; SELECT a'", "more than one statement"),
     "x.maximum(i)": (f"{INT} 'SELECT max(a)'", "more than an expression"),

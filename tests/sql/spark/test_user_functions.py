@@ -42,6 +42,15 @@ def test_arguments_by_name_go_where_their_names_are() -> None:
         spark("public.add(b => 7::bigint, c => t.i)", ADD)
 
 
+def test_arguments_that_are_left_out_are_the_defaults() -> None:
+    more = replace(ADD, defaults=("'-7'::bigint",))
+    assert spark("public.add(t.i)", more) == spark("t.i + '-7'::bigint")
+    assert spark("public.add(a => t.i)", more) == spark("t.i + '-7'::bigint")
+    assert obstacle(ADD.definition, ["now()"]) == "with a default that is not a constant"
+    with pytest.raises(NotExpressible, match="with other arguments"):
+        spark("public.add(b => t.b)", more)
+
+
 def test_literals_stay_literals() -> None:
     part = function("part", "substring(f.s, f.n, 2)", s="text", n="integer", result="text")
     assert spark("public.part(t.s, 3)", part) == spark("substring(t.s, 3, 2)")
