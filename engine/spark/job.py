@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from engine.mirror.delta_table import ROW_GROUP_ROWS
 from engine.mirror.mirror import MirrorVersion
 from engine.spark.backends import Session, batches_of, frame_of
-from engine.spark.mirror_views import create_views, no_rows
+from engine.spark.mirror_views import FEW, WHOLE, create_views, no_rows
 from engine.spark.python_functions import register
 from sql.base.columns import Source
 from sql.spark.render import SparkQuery
@@ -70,9 +70,11 @@ class SparkJob:
         with tempfile.TemporaryDirectory(prefix="headwater-views-") as directory:
             try:
                 text = self.sql
+                # Of a table a delta joins its changes with few rows.
+                options = FEW if self.views and not keeps else WHOLE
                 for version in versions:
                     if (names := self.reads.get(version.source)) is not None:
-                        create_views(spark, sources[version.source], names, version, text)
+                        create_views(spark, sources[version.source], names, version, text, options)
                 register(spark, text)
                 views = [SparkView(name, "", True) for name in self.repeated]
                 for view in (*views, *self.views):
