@@ -77,7 +77,9 @@ def delta_by_addition(aggregate: RecomputedAggregate, parts: Sequence[Maintained
     if running is not None:
         return union_all(_difference(aggregate, parts, _touched_groups(aggregate, plan, running)))
     changes, summed = sums(aggregate, parts, plan)
-    doubts = [f"coalesce({a.doubt}, FALSE)" for a in made_of if a.doubt]
+    # Beside an extremum that comes it is NaN and infinity alone that leave a doubt.
+    possible = [a for a in made_of if a.consolidated or plan.target.special_numbers]
+    doubts = [f"coalesce({a.doubt}, FALSE)" for a in possible if a.doubt]
     members = before = None
     if reads_all(aggregate, plan):
         every, members = all_groups(aggregate, parts, plan)
