@@ -21,6 +21,10 @@ from sql.base.columns import Source
 from sql.spark.render import SparkQuery
 from sql.spark.stages import SparkStages, SparkView
 
+FEW_ROWS = 4000
+FEW_BYTES = 1 << 18
+"""A view with so many rows at most is sent to Sail as it is: to write a file and to open it takes longer."""
+
 
 @dataclass(frozen=True, slots=True)
 class SparkJob:
@@ -61,8 +65,8 @@ class SparkJob:
     ) -> list[pa.Table]:
         """What `collect` makes of the queries' frames, over these versions of the sources' mirrors.
 
-        Leaves no rows in the session, only views: each job makes those that it reads, and with Spark Connect it would
-        take as long to drop them.
+        Leaves no rows in the session but those of small views: each job makes the views that it reads, and with Spark
+        Connect it would take as long to drop them.
 
         ``keeps`` says whether Spark can keep the rows of a view, as Sail cannot.
         """
@@ -104,16 +108,25 @@ def _kept(frame: Any) -> Any:
 
 
 def _stored(spark: Session, schema: pa.Schema, batches: Iterable[pa.RecordBatch], file: Path) -> Any:
-    """A frame of rows that are kept in a file, if there are any."""
+    """A frame of rows that are kept in a file, or by Sail with the view's query if they are few."""
     filled = (batch for batch in batches if batch.num_rows)
-    first = next(filled, None)
-    if first is None:
+    begun: list[pa.RecordBatch] = []
+    few = True
+    while few and (batch := next(filled, None)) is not None:
+        begun.append(batch)
+        few = sum(each.num_rows for each in begun) <= FEW_ROWS and sum(each.nbytes for each in begun) <= FEW_BYTES
+    if not begun:
         from pyspark.sql.pandas.types import from_arrow_type
 
         types = {field.name: from_arrow_type(field.type).simpleString() for field in schema}
         return frame_of(spark, no_rows(types))
+    if few:
+        from pyspark.sql.connect.dataframe import DataFrame
+        from pyspark.sql.connect.plan import LocalRelation
+
+        return DataFrame(LocalRelation(pa.Table.from_batches(begun, schema)), spark)
     with pq.ParquetWriter(file, schema) as writer:
-        for rows in _row_groups(chain([first], filled)):
+        for rows in _row_groups(chain(begun, filled)):
             writer.write_table(pa.Table.from_batches(rows, schema))
     return spark.read.parquet(str(file))
 
