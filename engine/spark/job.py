@@ -125,7 +125,8 @@ def _stored(spark: Session, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
         from pyspark.sql.connect.plan import LocalRelation
 
         return DataFrame(LocalRelation(pa.Table.from_batches(begun, schema)), spark)
-    with pq.ParquetWriter(file, schema) as writer:
+    # To gather dictionaries takes longer than all the rest, and what is read once or twice is not worth it.
+    with pq.ParquetWriter(file, schema, use_dictionary=False) as writer:
         for rows in _row_groups(chain(begun, filled)):
             writer.write_table(pa.Table.from_batches(rows, schema))
     return spark.read.parquet(str(file))

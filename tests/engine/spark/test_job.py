@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from engine.spark import job
@@ -38,6 +39,8 @@ async def test_rows_that_are_kept_are_those_of_the_view(tmp_path: Path, number: 
     async with sessions.acquire() as lease:
         await lease.run(work, description="test")
     assert file.exists() == kept_in_a_file
+    if kept_in_a_file:
+        assert not pq.ParquetFile(file).metadata.row_group(0).column(0).has_dictionary_page
     await sessions.stop()
 
 
