@@ -73,13 +73,8 @@ class SparkJob:
         kept = []
         with tempfile.TemporaryDirectory(prefix="headwater-views-") as directory:
             try:
-                text = self.sql
-                # Of a table a delta joins its changes with few rows.
-                options = FEW if self.views and not keeps else WHOLE
-                for version in versions:
-                    if (names := self.reads.get(version.source)) is not None:
-                        create_views(spark, sources[version.source], names, version, text, options)
-                register(spark, text)
+                self._create_source_views(spark, sources, versions, keeps=keeps)
+                register(spark, self.sql)
                 views = [SparkView(name, "", True) for name in self.repeated]
                 for view in (*views, *self.views):
                     frame = spark.table(view.name) if view.name in self.repeated else frame_of(spark, view.sql)
@@ -95,6 +90,15 @@ class SparkJob:
             finally:
                 for frame in reversed(kept):
                     _forget(frame)
+
+    def _create_source_views(
+        self, spark: Session, sources: Mapping[int, Source], versions: Sequence[MirrorVersion], *, keeps: bool
+    ) -> None:
+        # A delta joins few rows with a table.
+        options, text = FEW if self.views and not keeps else WHOLE, self.sql
+        for version in versions:
+            if (names := self.reads.get(version.source)) is not None:
+                create_views(spark, sources[version.source], names, version, text, options)
 
 
 def _kept(frame: Any) -> Any:
