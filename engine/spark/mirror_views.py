@@ -41,8 +41,10 @@ def create_views(
     if version.since is not None and delta_view_name(source.oid) in read:
         delta = no_rows({**wanted, WEIGHT: "BIGINT"})
         if version.since_changes:
-            log = f"mirror_since_{source.oid}"
-            _files(spark, log, version.since_changes, _log_types(wanted))
+            log = f"mirror_log_{source.oid}"
+            if version.since_changes != version.changes or view_name(source.oid) not in read:
+                log = f"mirror_since_{source.oid}"
+                _files(spark, log, version.since_changes, _log_types(wanted))
             before = version.since.condition(identifier(XID), identifier(CHANGE_ID))
             after = version.snapshot.condition(identifier(XID))
             delta = net_changes(SPARK, log, _columns(version, wanted), after, before)
