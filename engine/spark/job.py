@@ -15,11 +15,15 @@ import pyarrow.parquet as pq
 from engine.mirror.delta_table import ROW_GROUP_ROWS
 from engine.mirror.mirror import MirrorVersion
 from engine.spark.backends import Session, batches_of, frame_of
-from engine.spark.mirror_views import create_views, no_rows
+from engine.spark.mirror_views import FEW, WHOLE, create_views, no_rows
 from engine.spark.python_functions import register
 from sql.base.columns import Source
 from sql.spark.render import SparkQuery
 from sql.spark.stages import SparkStages, SparkView
+
+FEW_ROWS = 4000
+FEW_BYTES = 1 << 18
+"""A view with so many rows at most is sent to Sail as it is: to write a file and to open it takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +65,16 @@ class SparkJob:
     ) -> list[pa.Table]:
         """What `collect` makes of the queries' frames, over these versions of the sources' mirrors.
 
-        Leaves no rows in the session, only views: each job makes those that it reads, and with Spark Connect it would
-        take as long to drop them.
+        Leaves no rows in the session but those of small views: each job makes the views that it reads, and with Spark
+        Connect it would take as long to drop them.
 
         ``keeps`` says whether Spark can keep the rows of a view, as Sail cannot.
         """
         kept = []
         with tempfile.TemporaryDirectory(prefix="headwater-views-") as directory:
             try:
-                text = self.sql
-                for version in versions:
-                    if (names := self.reads.get(version.source)) is not None:
-                        create_views(spark, sources[version.source], names, version, text)
-                register(spark, text)
+                self._create_source_views(spark, sources, versions, keeps=keeps)
+                register(spark, self.sql)
                 views = [SparkView(name, "", True) for name in self.repeated]
                 for view in (*views, *self.views):
                     frame = spark.table(view.name) if view.name in self.repeated else frame_of(spark, view.sql)
@@ -90,6 +91,15 @@ class SparkJob:
                 for frame in reversed(kept):
                     _forget(frame)
 
+    def _create_source_views(
+        self, spark: Session, sources: Mapping[int, Source], versions: Sequence[MirrorVersion], *, keeps: bool
+    ) -> None:
+        # A delta joins few rows with a table.
+        options, text = FEW if self.views and not keeps else WHOLE, self.sql
+        for version in versions:
+            if (names := self.reads.get(version.source)) is not None:
+                create_views(spark, sources[version.source], names, version, text, options)
+
 
 def _kept(frame: Any) -> Any:
     """The frame whose rows Spark keeps once it has computed them."""
@@ -102,16 +112,26 @@ def _kept(frame: Any) -> Any:
 
 
 def _stored(spark: Session, schema: pa.Schema, batches: Iterable[pa.RecordBatch], file: Path) -> Any:
-    """A frame of rows that are kept in a file, if there are any."""
+    """A frame of rows that are kept in a file, or by Sail with the view's query if they are few."""
     filled = (batch for batch in batches if batch.num_rows)
-    first = next(filled, None)
-    if first is None:
+    begun: list[pa.RecordBatch] = []
+    few = True
+    while few and (batch := next(filled, None)) is not None:
+        begun.append(batch)
+        few = sum(each.num_rows for each in begun) <= FEW_ROWS and sum(each.nbytes for each in begun) <= FEW_BYTES
+    if not begun:
         from pyspark.sql.pandas.types import from_arrow_type
 
         types = {field.name: from_arrow_type(field.type).simpleString() for field in schema}
         return frame_of(spark, no_rows(types))
-    with pq.ParquetWriter(file, schema) as writer:
-        for rows in _row_groups(chain([first], filled)):
+    if few:
+        from pyspark.sql.connect.dataframe import DataFrame
+        from pyspark.sql.connect.plan import LocalRelation
+
+        return DataFrame(LocalRelation(pa.Table.from_batches(begun, schema)), spark)
+    # To gather dictionaries takes longer than all the rest, and what is read once or twice is not worth it.
+    with pq.ParquetWriter(file, schema, use_dictionary=False) as writer:
+        for rows in _row_groups(chain(begun, filled)):
             writer.write_table(pa.Table.from_batches(rows, schema))
     return spark.read.parquet(str(file))
 

@@ -220,7 +220,8 @@ class Compiled:
         Raises NotExpressible if it cannot be.
         """
         statement = StagedStatement()
-        plan = Plan(changed, facts=TreeFacts(narrowed=self.facts.narrowed), statement=statement)
+        facts = TreeFacts(bounds=self.facts.bounds, narrowed=self.facts.narrowed)
+        plan = Plan(changed, facts=facts, statement=statement)
         done = self.shape.apply_staged_delta(plan, storage)
         used = [source.oid for source in self.sources if source.oid in changed]
         applied = statement.applied(report(plan, done, used, changes=True))

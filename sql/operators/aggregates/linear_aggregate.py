@@ -77,7 +77,7 @@ def delta_by_addition(aggregate: RecomputedAggregate, parts: Sequence[Maintained
     if running is not None:
         return union_all(_difference(aggregate, parts, _touched_groups(aggregate, plan, running)))
     changes, summed = sums(aggregate, parts, plan)
-    doubts = [f"coalesce({a.doubt}, FALSE)" for a in made_of if a.doubt]
+    doubts = _doubts(made_of, plan)
     members = before = None
     if reads_all(aggregate, plan):
         every, members = all_groups(aggregate, parts, plan)
@@ -97,6 +97,12 @@ def delta_by_addition(aggregate: RecomputedAggregate, parts: Sequence[Maintained
     if doubts and not (plan.usual and (before or _rare(made_of, plan))):
         branches.append(_doubtful(aggregate, plan, both, members, changes))
     return union_all(branches)
+
+
+def _doubts(made_of: Sequence[Accumulator], plan: Plan) -> list[str]:
+    """The conditions under which it is in doubt what a group was: an extremum that comes, and NaN or infinity."""
+    possible = [a for a in made_of if a.consolidated or plan.target.special_numbers]
+    return [f"coalesce({a.doubt}, FALSE)" for a in possible if a.doubt]
 
 
 def _read(

@@ -20,6 +20,7 @@ class PostgreSQL(Target):
     """``one_statement``: not so where PostgreSQL goes on with what another executor has computed."""
 
     one_statement: bool = True
+    special_numbers: bool = True
 
     def restricted(
         self,

@@ -18,9 +18,13 @@ COPIES = "__pgt_copies"
 
 @dataclass(frozen=True, slots=True)
 class Spark(Target):
-    """What is written is PostgreSQL's SQL nevertheless, which `sql.spark` renders."""
+    """What is written is PostgreSQL's SQL nevertheless, which `sql.spark` renders.
+
+    What its decimals cannot hold, the mirror refuses.
+    """
 
     one_statement: bool = False
+    special_numbers: bool = False
 
     def restricted(
         self,

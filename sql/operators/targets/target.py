@@ -21,6 +21,10 @@ class Target(Protocol):
     def one_statement(self) -> bool:
         """Whether all is one statement, so that what a rule has computed stands there for whoever comes later."""
 
+    @property
+    def special_numbers(self) -> bool:
+        """Whether a numeric can be NaN or infinite, from which nothing can be subtracted."""
+
     def restricted(
         self,
         query: str,

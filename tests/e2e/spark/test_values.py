@@ -46,6 +46,8 @@ QUERIES = {
     "rows": "SELECT id, mood, size, pay, since, until, mood::text || '!' AS words, since + 30 AS later FROM people",
     "pairs": "SELECT a.id, b.id AS other, b.size FROM people a LEFT JOIN people b"
     " ON a.mood = b.mood AND a.size = b.size AND b.pay < 5 AND b.size IN ('m', 's')",
+    "codes": "SELECT a.id, b.id AS other FROM people a JOIN people b ON b.id = a.id + 1"
+    r" WHERE b.id::text ~ '^\d*[13579]$' AND b.rate IS NULL AND regexp_replace(b.id::text, '[02-9]+', '') <> ''",
     "spans": "SELECT since, max(until) AS last, min(pay) AS least, count(DISTINCT size) AS sizes FROM people"
     " WHERE since > '2024-01-01' OR until = '-infinity' GROUP BY since",
 }

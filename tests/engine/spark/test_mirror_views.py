@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.mirror.mirror import MirrorVersion
-from engine.spark.mirror_views import create_views
+from engine.spark.mirror_views import FEW, create_views
 from engine.spark.sessions import SparkSessions
 from sql import Source
 from tests.engine.mirror.mirror_laboratory import Laboratory
@@ -141,6 +142,36 @@ async def test_rows_are_told_apart_by_a_key_that_nobody_reads(laboratory: Labora
 
             found = await lease.run(work, description="test")
         assert sorted(found) == sorted(texts(row) for row in rows), columns
+
+
+async def test_what_few_rows_are_asked_of_reads_other_columns_of_these_rows_alone(
+    laboratory: Laboratory, tmp_path: Path
+) -> None:
+    await laboratory.run(
+        "CREATE TABLE public.x (id int PRIMARY KEY, v text, f float8, n numeric(10,2))",
+        "INSERT INTO public.x SELECT i, i % 100, i, i FROM generate_series(1, 20000) i",
+    )
+    await laboratory.capture("x", COLUMNS)
+    await laboratory.rows_in_mirror(*COLUMNS, table="x")
+    await laboratory.run("UPDATE public.x SET n = 0 WHERE id = 7")
+    source = await laboratory.source("x")
+    query = f"SELECT id, n FROM (SELECT '7' AS k) JOIN source_{source.oid} ON v = k"
+    sessions = SparkSessions("sail", tmp_path / "spark")
+    async with laboratory.at(*COLUMNS, table="x") as version, sessions.acquire() as lease:
+        assert version.changes
+
+        def work(session: Any) -> tuple[list[Any], int]:
+            create_views(session, source, COLUMNS, version, query, FEW)
+            plan = str(session.sql(f"EXPLAIN ANALYZE {query}").collect())
+            left_out = [float(n) for n in re.findall(r"pushdown_rows_pruned=([0-9.]+)", plan)]
+            return [texts(row) for row in session.sql(query).collect()], int(max(left_out))
+
+        rows, left_out = await lease.run(work, description="test")
+    assert sorted(rows) == sorted(
+        texts(row) for row in await laboratory.connection.fetch("SELECT id, n FROM public.x WHERE v = '7'")
+    )
+    assert left_out > 0
+    await sessions.stop()
 
 
 async def test_rows_of_a_source_without_columns_are_counted(laboratory: Laboratory, spark: SparkSessions) -> None:

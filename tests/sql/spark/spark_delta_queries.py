@@ -67,6 +67,16 @@ QUERIES: dict[str, str] = {
     " ON d.grp = t.grp",
     "join with extrema": "SELECT t.rank, d.m FROM tag t JOIN (SELECT grp, max(val) AS m FROM item GROUP BY grp) d"
     " ON d.grp = t.grp",
+    "sums of some groups": "SELECT t.rank, d.s, d.n FROM tag t JOIN (SELECT grp, sum(amount) AS s, count(*) AS n"
+    " FROM item GROUP BY grp) d ON d.grp = t.grp WHERE t.rank < 3",
+    "extrema of some groups": "SELECT t.rank, d.m FROM tag t LEFT JOIN (SELECT grp, min(amount) AS m FROM item"
+    " GROUP BY grp) d ON d.grp = t.grp AND d.m > 1 WHERE t.rank > 1",
+    "averages of some groups": "SELECT i.id, k.rate FROM item i JOIN kind k ON k.code = i.grp WHERE k.label = 'a'"
+    " AND i.val > (SELECT avg(j.val) FROM item j WHERE j.grp = k.code)",
+    "in some groups": "SELECT t.grp, t.rank FROM tag t WHERE t.rank >= 2 AND t.grp IN (SELECT grp FROM item"
+    " GROUP BY grp HAVING sum(amount) > 2)",
+    "lists of some groups": "SELECT k.code, d.l FROM kind k JOIN (SELECT grp, string_agg(label, ',' ORDER BY id) AS l"
+    " FROM item GROUP BY grp) d ON d.grp = k.code WHERE k.label IS NOT NULL",
     "join with distinct": "SELECT i.id, d.rank FROM item i JOIN (SELECT DISTINCT grp, rank FROM tag) d"
     " ON d.grp = i.grp",
     "join with total": "SELECT i.id, d.total FROM item i CROSS JOIN (SELECT sum(val) AS total FROM item) d",
