@@ -180,12 +180,12 @@ def test_compose_file_has_the_form_that_docker_compose_wants() -> None:
 def test_lock_files_have_every_dependency_with_hashes_and_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    assert extras["dev"][0] == "headwater[console,otel,spark]"
+    assert extras["dev"][0] == "headwater[console,iceberg,otel,spark]"
     for file, names in (
-        ("requirements.lock", ("dev", "otel", "spark", "mirror")),
+        ("requirements.lock", ("dev", "iceberg", "otel", "spark", "mirror")),
         ("deploy/image/off.lock", ("otel",)),
-        ("deploy/image/sail.lock", ("otel", "sail", "mirror")),
-        ("deploy/image/spark.lock", ("otel", "spark", "mirror")),
+        ("deploy/image/sail.lock", ("iceberg", "otel", "sail", "mirror")),
+        ("deploy/image/spark.lock", ("iceberg", "otel", "spark", "mirror")),
     ):
         for requirement in sum((extras[name] for name in names), project["dependencies"]):
             name = re.match(r"[\w-]+", requirement)
