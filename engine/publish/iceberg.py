@@ -98,6 +98,9 @@ _TYPES: Final[dict[str, types.IcebergType]] = {
 }
 
 
+_WITHOUT_STATISTICS: Final = (types.FloatType, types.DoubleType, types.StringType, types.BinaryType)
+
+
 class _Version(NamedTuple):
     """A version of a Delta table: the table's id, the number, and what the publication has said of it as JSON."""
 
@@ -155,9 +158,10 @@ def _continued(found: _Described | None, schema: Schema, location: str) -> _Desc
     table_uuid = None if found is None else found.metadata.table_uuid
     properties = {"schema.name-mapping.default": create_mapping_from_schema(schema).model_dump_json()}
     for field in schema.fields:
-        # Bounds are those of other values than NaN, which is greater than all of them to PostgreSQL and Spark.
-        if isinstance(field.field_type, types.FloatType | types.DoubleType):
-            properties[f"write.metadata.metrics.column.{field.name}"] = "counts"
+        # Files have no statistics of these, which pyiceberg would warn of each time. Bounds of floats would be those of
+        # other values than NaN, which is greater than all of them to PostgreSQL and Spark.
+        if isinstance(field.field_type, _WITHOUT_STATISTICS):
+            properties[f"write.metadata.metrics.column.{field.name}"] = "none"
     parts, order = UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER
     return _Described(new_table_metadata(schema, parts, order, location, properties, table_uuid), {})
 

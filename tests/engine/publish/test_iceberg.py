@@ -15,7 +15,7 @@ from pyiceberg.expressions import EqualTo, GreaterThan
 from pyiceberg.table import StaticTable
 
 from catalog.session import SqlError
-from engine.mirror.delta_table import Location
+from engine.mirror.delta_table import Location, Mark
 from engine.publish import iceberg, places
 from engine.publish.places import check_installed
 from engine.publish.table import location_of
@@ -40,6 +40,15 @@ def found(place: Location) -> StaticTable:
 
 def rows(table: StaticTable, snapshot: int | None = None) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row.values()) for row in table.scan(snapshot_id=snapshot).to_arrow().to_pylist())
+
+
+def test_nothing_is_warned_of(place: Location, caplog: pytest.LogCaptureFixture) -> None:
+    """Where statistics of texts are left out, as a publication leaves them out."""
+    schema = pa.schema([("__pgt_row_id", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
+    rows = pa.record_batch([[1, 2], ["a", None], [0.5, None]], schema)
+    delta = place.below("data").create(schema, iter([rows]), {}, Mark("g", 1))
+    iceberg.describe(place, delta)
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_each_version_is_a_snapshot_of_the_same_files(place: Location) -> None:
