@@ -295,7 +295,10 @@ class _Store(FileIO):
         return f"{self._place.uri}/metadata/v{number}.metadata.json"
 
     def _file(self, location: str) -> PyArrowFile:
-        return PyArrowFile(location, location.removeprefix(self._place.uri).lstrip("/"), self._files)
+        return PyArrowFile(location, self._below_place(location), self._files)
+
+    def _below_place(self, location: str) -> str:
+        return location.removeprefix(self._place.uri).lstrip("/")
 
     def new_input(self, location: str) -> InputFile:
         return self._file(location)
@@ -306,7 +309,7 @@ class _Store(FileIO):
     def delete(self, location: str | InputFile | OutputFile) -> None:
         path = location if isinstance(location, str) else location.location
         with suppress(FileNotFoundError):
-            self._files.delete_file(path.removeprefix(self._place.uri).lstrip("/"))
+            self._files.delete_file(self._below_place(path))
 
     def writing(self, metadata: TableMetadata) -> _Writing:
         """A new snapshot of a table."""

@@ -73,8 +73,11 @@ class SparkJob:
         kept = []
         with tempfile.TemporaryDirectory(prefix="headwater-views-") as directory:
             try:
-                self._create_source_views(spark, sources, versions, keeps=keeps)
-                register(spark, self.sql)
+                text = self.sql
+                # A delta joins few rows with a table.
+                options = FEW if self.views and not keeps else WHOLE
+                self._create_source_views(spark, sources, versions, text, options)
+                register(spark, text)
                 views = [SparkView(name, "", True) for name in self.repeated]
                 for view in (*views, *self.views):
                     frame = spark.table(view.name) if view.name in self.repeated else frame_of(spark, view.sql)
@@ -92,10 +95,13 @@ class SparkJob:
                     _forget(frame)
 
     def _create_source_views(
-        self, spark: Session, sources: Mapping[int, Source], versions: Sequence[MirrorVersion], *, keeps: bool
+        self,
+        spark: Session,
+        sources: Mapping[int, Source],
+        versions: Sequence[MirrorVersion],
+        text: str,
+        options: Mapping[str, str],
     ) -> None:
-        # A delta joins few rows with a table.
-        options, text = FEW if self.views and not keeps else WHOLE, self.sql
         for version in versions:
             if (names := self.reads.get(version.source)) is not None:
                 create_views(spark, sources[version.source], names, version, text, options)

@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from psycopg import errors
 
 from tests.e2e.conftest import Database, Headwater
+from tests.e2e.files.lakes import lake_database
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 
@@ -33,19 +34,12 @@ def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Headwater
 
 @pytest.fixture
 def db(spark_server: Headwater, tmp_path: Path) -> Iterator[Database]:
-    database = Database(spark_server, "postgres")
-    try:
-        database.run("ALTER DATABASE postgres SET pg_trickle.enabled = off")
-        database.run("ALTER DATABASE postgres SET pg_trickle.foreign_table_polling = on")
-        database.run("SET pg_trickle.foreign_table_polling = on; SET timezone = 'UTC'")
-        database.run(f"CREATE SERVER lake FOREIGN DATA WRAPPER headwater_lake OPTIONS (location 'file://{tmp_path}')")
+    settings = (
+        "ALTER DATABASE postgres SET pg_trickle.foreign_table_polling = on",
+        "SET pg_trickle.foreign_table_polling = on; SET timezone = 'UTC'",
+    )
+    with lake_database(spark_server, tmp_path, *settings) as database:
         yield database
-        database.run(
-            "SELECT pgtrickle.drop_stream_table(pgt_schema || '.' || pgt_name) FROM pgtrickle.pgt_stream_tables"
-        )
-        database.run("DROP SERVER lake CASCADE")
-    finally:
-        database.close()
 
 
 def followed(db: Database, columns: str = COLUMNS) -> None:

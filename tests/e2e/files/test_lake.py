@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from psycopg import errors
 
 from tests.e2e.conftest import Database, Headwater, drop_role
+from tests.e2e.files.lakes import lake_database
 
 LONG_AGO = 1_700_000_000
 Rows = list[tuple[Any, ...]]
@@ -33,17 +34,8 @@ def spark_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def db(spark_server: Headwater, tmp_path: Path) -> Iterator[Database]:
-    database = Database(spark_server, "postgres")
-    try:
-        database.run("ALTER DATABASE postgres SET pg_trickle.enabled = off")
-        database.run(f"CREATE SERVER lake FOREIGN DATA WRAPPER headwater_lake OPTIONS (location 'file://{tmp_path}')")
+    with lake_database(spark_server, tmp_path) as database:
         yield database
-        database.run(
-            "SELECT pgtrickle.drop_stream_table(pgt_schema || '.' || pgt_name) FROM pgtrickle.pgt_stream_tables"
-        )
-        database.run("DROP SERVER lake CASCADE")
-    finally:
-        database.close()
 
 
 def polling(db: Database, value: str) -> None:

@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +16,17 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import StaticTable
 
 from tests.e2e.conftest import Database, Headwater
-from tests.e2e.publish.test_publish import VALUES, as_written, publish, rows_in, status, totals, wait_published
-from tests.e2e.publish.test_publishing_faults import prepare
+from tests.e2e.publish.test_publish import (
+    VALUES,
+    assert_values_of_all_types,
+    publish,
+    publish_all_types,
+    rows_in,
+    status,
+    totals,
+    wait_published,
+)
+from tests.e2e.publish.test_publishing_faults import killed_while_publishing, prepare
 from tests.s3_server import s3_server
 
 Eventually = Callable[..., Any]
@@ -106,29 +114,14 @@ def test_spark_reads_it_by_its_path(totals: Database, tmp_path: Path, eventually
 
 
 def test_types_and_values(db: Database, tmp_path: Path, eventually: Eventually) -> None:
-    columns = ", ".join(f"c{n} {type_}" for n, type_ in enumerate(VALUES))
-    db.run(f"CREATE TABLE many (id int PRIMARY KEY, {columns})")
-    db.run("INSERT INTO many VALUES (0)")
-    db.create("many_published", "TABLE many")
     place = tmp_path / "many"
-    publish(db, "many_published", place, "iceberg")
-    wait_published(db, eventually, place)
-    for number in range(1, 4):
-        values = ", ".join(found[(number - 1) % len(found)] for _, found in VALUES.values())
-        db.run(f"INSERT INTO many VALUES ({number}, {values})")
-        db.refresh("many_published")
-    wait_published(db, eventually, place)
+    publish_all_types(db, place, eventually, "iceberg")
     table = table_at(place)
     in_iceberg = {"short": "int", "decimal(38,3)": "decimal(38, 3)", "timestamp": "timestamptz"}
     found = [str(table.schema().find_type(f"c{n}")) for n in range(len(VALUES))]
     expected = [in_iceberg.get(type_, type_).replace("timestamp_ntz", "timestamp") for type_, _ in VALUES.values()]
     assert found == expected
-    db.run("SET TimeZone = 'UTC'")
-    shown = ", ".join(f"rtrim(c{n}::text) AS c{n}" for n in range(len(VALUES)))
-    written = {row[0]: row[1:] for row in db.rows(f"SELECT id, {shown} FROM many")}
-    for row in table.scan().to_arrow().to_pylist():
-        for n, (type_, value) in enumerate(zip(VALUES, written[row["id"]], strict=True)):
-            assert as_written(type_, row[f"c{n}"]) == value, type_
+    assert_values_of_all_types(db, table.scan().to_arrow().to_pylist())
 
 
 def test_another_query_begins_the_history_anew(totals: Database, tmp_path: Path, eventually: Eventually) -> None:
@@ -183,23 +176,7 @@ def test_nothing_is_lost_or_repeated_when_the_server_is_killed(
 ) -> None:
     """Snapshots are states that refreshes have left, in their order; the last one is there."""
     place = tmp_path / "totals"
-    db = Database(own_server, "postgres")
-    db.run("SET pg_trickle.enabled = off")
-    prepare(db)
-    publish(db, "totals", place, "iceberg")
-    wait_published(db, eventually, place)
-    states = [rows_in(db, "totals")]
-    for round_ in range(rounds):
-        for number in range(5):
-            db.run("UPDATE orders SET amount = amount + 1 WHERE id = %s", round_ * 5 + number + 1)
-            db.refresh("totals")
-            states.append(rows_in(db, "totals"))
-        time.sleep(0.05 * round_)
-        own_server.kill()
-        db.close()
-        own_server.start()
-        db = Database(own_server, "postgres")
-        db.connection.prepare_threshold = None
+    db, states = killed_while_publishing(own_server, place, eventually, rounds, "iceberg")
     wait_published(db, eventually, place)
     table = table_at(place)
     numbers = [states.index(rows_of(table, each.snapshot_id)) for each in table.snapshots()]

@@ -146,13 +146,13 @@ VALUES: dict[str, tuple[str, list[str]]] = {
 }
 
 
-def test_types_and_values(db: Database, tmp_path: Path, eventually: Eventually) -> None:
+def publish_all_types(db: Database, place: Path, eventually: Eventually, format_: str = "delta") -> None:
+    """A stream table with columns of all types, in rows that were added and changed after it was published."""
     columns = ", ".join(f"c{n} {type_}" for n, type_ in enumerate(VALUES))
     db.run(f"CREATE TABLE many (id int PRIMARY KEY, {columns})")
     db.run("INSERT INTO many VALUES (0)")
     db.create("many_published", "TABLE many")
-    place = tmp_path / "many"
-    publish(db, "many_published", place)
+    publish(db, "many_published", place, format_)
     wait_published(db, eventually, place)
     for number in range(1, 4):
         values = ", ".join(found[(number - 1) % len(found)] for _, found in VALUES.values())
@@ -161,15 +161,26 @@ def test_types_and_values(db: Database, tmp_path: Path, eventually: Eventually) 
     db.run("UPDATE many SET c0 = NOT c0 WHERE id = 2")
     db.refresh("many_published")
     wait_published(db, eventually, place)
-    table = DeltaTable(place)
-    found = {field.name: json.loads(field.type.to_json()) for field in table.schema().fields}
-    assert [found[f"c{n}"] for n in range(len(VALUES))] == [type_ for type_, _ in VALUES.values()]
+
+
+def assert_values_of_all_types(db: Database, found: list[dict[str, Any]]) -> None:
+    """What a reader has found is what is in PostgreSQL."""
     db.run("SET TimeZone = 'UTC'")
     shown = ", ".join(f"rtrim(c{n}::text) AS c{n}" for n in range(len(VALUES)))
     expected = {row[0]: row[1:] for row in db.rows(f"SELECT id, {shown} FROM many")}
-    for row in table.to_pyarrow_table().to_pylist():
+    assert {row["id"] for row in found} == expected.keys()
+    for row in found:
         for n, (type_, value) in enumerate(zip(VALUES, expected[row["id"]], strict=True)):
             assert as_written(type_, row[f"c{n}"]) == value, type_
+
+
+def test_types_and_values(db: Database, tmp_path: Path, eventually: Eventually) -> None:
+    place = tmp_path / "many"
+    publish_all_types(db, place, eventually)
+    table = DeltaTable(place)
+    found = {field.name: json.loads(field.type.to_json()) for field in table.schema().fields}
+    assert [found[f"c{n}"] for n in range(len(VALUES))] == [type_ for type_, _ in VALUES.values()]
+    assert_values_of_all_types(db, table.to_pyarrow_table().to_pylist())
 
 
 def as_written(type_: str, value: Any) -> str | None:

@@ -38,29 +38,37 @@ def db(emptied_db: Database) -> Database:
     return emptied_db
 
 
+def killed_while_publishing(
+    server: Headwater, place: Path, eventually: Eventually, rounds: int, format_: str = "delta"
+) -> tuple[Database, list[Any]]:
+    """A server that is killed after some refreshes, each time; the database, and what each refresh has left."""
+    db = Database(server, "postgres")
+    db.run("SET pg_trickle.enabled = off")
+    prepare(db)
+    publish(db, "totals", place, format_)
+    wait_published(db, eventually, place)
+    states = [rows_in(db, "totals")]
+    for round_ in range(rounds):
+        for number in range(5):
+            db.run("UPDATE orders SET amount = amount + 1 WHERE id = %s", round_ * 5 + number + 1)
+            db.refresh("totals")
+            states.append(rows_in(db, "totals"))
+        time.sleep(0.05 * round_)
+        server.kill()
+        db.close()
+        server.start()
+        db = Database(server, "postgres")
+        db.connection.prepare_threshold = None
+    return db, states
+
+
 @pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_exactly_once_when_the_server_is_killed(
     own_server: Headwater, tmp_path: Path, eventually: Eventually, rounds: int
 ) -> None:
     """Before and after commits, at any moment: each transaction's refresh is there once, in order."""
     place = tmp_path / "totals"
-    db = Database(own_server, "postgres")
-    db.run("SET pg_trickle.enabled = off")
-    prepare(db)
-    publish(db, "totals", place)
-    wait_published(db, eventually, place)
-    expected = [rows_of(place)]
-    for round_ in range(rounds):
-        for number in range(5):
-            db.run("UPDATE orders SET amount = amount + 1 WHERE id = %s", round_ * 5 + number + 1)
-            db.refresh("totals")
-            expected.append(rows_in(db, "totals"))
-        time.sleep(0.05 * round_)
-        own_server.kill()
-        db.close()
-        own_server.start()
-        db = Database(own_server, "postgres")
-        db.connection.prepare_threshold = None
+    db, expected = killed_while_publishing(own_server, place, eventually, rounds)
     eventually(lambda: rows_of(place) == expected[-1])
     wait_published(db, eventually, place)
     found = [rows_of(place, version) for version in range(DeltaTable(place).version() + 1)]
